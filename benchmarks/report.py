@@ -1,0 +1,108 @@
+"""One form for every benchmark's result: figures with their spread, and what they were measured on."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_LOAD_BEFORE = os.getloadavg()[0]  # read at import, before the benchmark adds its own
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One measured number; `spread` is its smallest and largest value over the runs."""
+
+    name: str
+    value: float
+    unit: str
+    lower_is_better: bool
+    spread: tuple[float, float]
+
+    @classmethod
+    def over_runs(cls, name: str, values: Sequence[float], unit: str, *, lower_is_better: bool = True) -> Figure:
+        """The median of one value per run, rounded to four digits."""
+        low, middle, high = (_rounded(x) for x in (min(values), statistics.median(values), max(values)))
+        return cls(name, middle, unit, lower_is_better, (low, high))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` (0 to 100) of them lie, interpolated as numpy does by default."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
+    return below + (above - below) * (position % 1)
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory, accelerators, and how busy it was before."""
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "accelerators": _accelerators(),
+        "system": platform.platform(),
+        "load_1min": round(_LOAD_BEFORE, 2),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of the named distributions."""
+    return {"python": platform.python_version(), **{package: metadata.version(package) for package in packages}}
+
+
+def emit(
+    question: str,
+    figures: Sequence[Figure],
+    *,
+    seed: int,
+    warm_up: str,
+    runs: str,
+    as_json: bool,
+    packages: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the result: one JSON object, or a table for people."""
+    report = {
+        "question": question,
+        "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "versions": versions(*packages),
+        "hardware": hardware(),
+        "seed": seed,
+        "warm_up": warm_up,
+        "runs": runs,
+        "notes": list(notes),
+        "figures": list(figures),
+    }
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
+        return
+    print(question)
+    width = max((len(figure.name) for figure in figures), default=0)
+    for figure in figures:
+        low, high = figure.spread
+        print(f"  {figure.name:<{width}}  {figure.value:>10.4g} {figure.unit:<8} ({low:.4g} to {high:.4g})")
+    for note in notes:
+        print(f"  {note}")
+
+
+def _accelerators() -> list[str]:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    return subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,1 @@
+"""How a graph is written, checked, planned and run; knows nothing of retrieval."""

@@ -1,0 +1,149 @@
+"""A host: runs the methods of one stage's state for requests from anywhere, and keeps their streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.clock import MONOTONIC, Clock
+from engine.credits import Chunk, Producers, ProducersStatistics
+from engine.errors import Cancelled, DeadlineExceeded
+from engine.meter import metered
+from engine.scope import Scope, entered
+from engine.supervise import as_step_failure
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A step's value and what it cost where it ran, in seconds."""
+
+    value: Any
+    queued_s: float
+    served_s: float
+
+
+class HostStatistics(msgspec.Struct, frozen=True):
+    """Counters of one host."""
+
+    running: int
+    served: int
+    failed: int
+    cancelled: int
+    streams: ProducersStatistics
+
+
+class Host:
+    """Runs the methods of `state`; many requests at once, all in the loop that made it.
+
+    A cancelled or expired call is refused before it starts and cancelled where it runs. Everything that a method
+    raises leaves as a HeadraceError with step and request id.
+
+    Args:
+        state: The stage's state.
+        clock: Source of time.
+        lease_s: See Producers.
+    """
+
+    def __init__(self, state: Any, *, clock: Clock = MONOTONIC, lease_s: float = 30.0) -> None:
+        self.state = state
+        self.clock = clock
+        self._producers = Producers(clock, lease_s=lease_s)
+        self._calls: dict[str, asyncio.Task[Any] | None] = {}
+        self._served = self._failed = self._cancelled = 0
+
+    async def call(self, method: str, args: Sequence[Any], scope: Scope, *, id: str | None = None) -> Answer:
+        """Run a coroutine method to its end.
+
+        Args:
+            method: Name of the method.
+            args: Its arguments.
+            scope: The request.
+            id: Name of the call, for `close`; needed only where cancelling the caller does not cancel this.
+
+        Raises:
+            RequestEnded: The request was over before the call began, or ended while it ran.
+            StepFailed: The method raised.
+        """
+        clock = self.clock
+        began = clock.now()
+        try:
+            scope.check()
+            with entered(scope), metered() as meter:
+                running = getattr(self.state, method)(*args)
+                if id is not None:
+                    value = await self._named(id, running, scope)
+                else:
+                    value = await (running if scope.deadline is None else self._in_time(running, scope))
+            self._served += 1
+            return Answer(value, meter.queued_s, clock.now() - began - meter.queued_s)
+        except asyncio.CancelledError:
+            self._cancelled += 1
+            raise
+        except Exception as error:
+            self._failed += 1
+            raise as_step_failure(error, method, scope.id) from error
+
+    async def _named(self, id: str, running: Coroutine[Any, Any, Any], scope: Scope) -> Any:
+        """Await `running` as something that `close` can find."""
+        if self._producers.take_tombstone(id):
+            running.close()
+            raise Cancelled("the call was cancelled before it arrived", request_id=scope.id)
+        self._calls[id] = asyncio.current_task()
+        try:
+            return await self._in_time(running, scope)
+        finally:
+            del self._calls[id]
+
+    async def _in_time(self, running: Coroutine[Any, Any, Any], scope: Scope) -> Any:
+        """Await `running` until the deadline."""
+        try:
+            async with asyncio.timeout(scope.remaining_s()):
+                return await running
+        except TimeoutError:
+            scope.check()
+            raise
+
+    async def open(
+        self,
+        id: str,
+        method: str,
+        args: Sequence[Any],
+        scope: Scope,
+        *,
+        live: bool,
+        credits: int,
+    ) -> Chunk:
+        """Start a stream method and give its first items; see engine.credits."""
+        if scope.ended:
+            raise DeadlineExceeded("the request was over before the stream began", step=method, request_id=scope.id)
+        source = getattr(self.state, method)(*args)
+        return await self._producers.open(id, source, step=method, scope=scope, live=live, credits=credits)
+
+    async def pull(self, id: str, ack: int, credits: int) -> Chunk:
+        """More of a stream; see engine.credits."""
+        return await self._producers.pull(id, ack, credits)
+
+    async def close(self, id: str, reason: str) -> None:
+        """Cancel a call or stop a stream. Idempotent; may overtake what it closes."""
+        if await self._producers.close(id, reason):
+            return
+        task = self._calls.get(id)
+        if task is not None:
+            task.cancel()
+        else:
+            self._producers.bury(id)
+
+    def statistics(self) -> HostStatistics:
+        """Counters so far."""
+        return HostStatistics(
+            len(self._calls), self._served, self._failed, self._cancelled, self._producers.statistics()
+        )
+
+    async def aclose(self) -> None:
+        """Stop every stream, then the state if it has an `aclose`."""
+        await self._producers.aclose()
+        closing = getattr(self.state, "aclose", None)
+        if closing is not None:
+            await closing()

@@ -1,0 +1,39 @@
+"""How long a call waited in queues behind its step, so that hops can be told from queues."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+
+
+class Meter:
+    """Seconds that one call spent queued."""
+
+    __slots__ = ("queued_s",)
+
+    def __init__(self) -> None:
+        self.queued_s = 0.0
+
+
+_current: ContextVar[Meter | None] = ContextVar("headrace_meter", default=None)
+
+
+class metered:
+    """Collect what queues report inside the block."""
+
+    __slots__ = ("_token",)
+    _token: Token[Meter | None]
+
+    def __enter__(self) -> Meter:
+        meter = Meter()
+        self._token = _current.set(meter)
+        return meter
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._token)
+
+
+def report_queued(seconds: float) -> None:
+    """Called by a queue: the work that the current call waited for stood in it for `seconds`."""
+    meter = _current.get()
+    if meter is not None:
+        meter.queued_s += seconds

@@ -1,0 +1,135 @@
+"""The request scope: what travels with a question through every hop."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from contextvars import ContextVar, Token
+from enum import IntEnum
+
+import msgspec
+
+from engine.clock import MONOTONIC, Clock
+from engine.errors import Cancelled, DeadlineExceeded
+from engine.trace import Trace
+
+_PROCESS = secrets.token_hex(4)  # request ids are unique across processes by this, inside one by counting
+_numbers = itertools.count(1)
+
+
+class Priority(IntEnum):
+    """Who is served first where work queues; lower goes first."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class ScopeWire(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A scope as it crosses a hop: remaining milliseconds instead of a wall time, since clocks differ."""
+
+    id: str
+    remaining_ms: float | None
+    priority: int
+    traced: bool
+    cancelled: bool
+
+
+class Scope:
+    """Identity, deadline, priority, cancellation and trace of one request.
+
+    Args:
+        id: The request id; made up when absent.
+        timeout_s: Seconds from now until the deadline; None for no deadline.
+        priority: Who is served first where work queues.
+        trace: Where spans are recorded; None records nothing.
+        clock: Source of time.
+    """
+
+    __slots__ = ("_cancelled", "clock", "deadline", "id", "priority", "trace")
+
+    def __init__(
+        self,
+        id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+        trace: Trace | None = None,
+        clock: Clock = MONOTONIC,
+    ) -> None:
+        self.id = id or f"{_PROCESS}-{next(_numbers)}"
+        self.clock = clock
+        self.deadline = None if timeout_s is None else clock.now() + timeout_s
+        self.priority = priority
+        self.trace = trace
+        self._cancelled = False
+
+    def remaining_s(self) -> float | None:
+        """Seconds until the deadline, negative when it has passed; None without one."""
+        return None if self.deadline is None else self.deadline - self.clock.now()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone."""
+        return self._cancelled
+
+    @property
+    def ended(self) -> bool:
+        """Whether work for this request is wasted: it is cancelled or its time is spent."""
+        return self._cancelled or (self.deadline is not None and self.clock.now() >= self.deadline)
+
+    def cancel(self) -> None:
+        """Mark the request as abandoned; queues drop its work when they next look at it."""
+        self._cancelled = True
+
+    def check(self) -> None:
+        """Raise when work for this request is wasted.
+
+        Raises:
+            Cancelled: The caller has gone.
+            DeadlineExceeded: The time is spent.
+        """
+        if self._cancelled:
+            raise Cancelled("the request was cancelled", request_id=self.id)
+        if self.deadline is not None and self.clock.now() >= self.deadline:
+            raise DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)
+
+    def to_wire(self) -> ScopeWire:
+        """The five fields that cross a hop."""
+        remaining = self.remaining_s()
+        remaining_ms = None if remaining is None else remaining * 1000
+        return ScopeWire(self.id, remaining_ms, int(self.priority), self.trace is not None, self._cancelled)
+
+    @classmethod
+    def from_wire(cls, wire: ScopeWire, clock: Clock = MONOTONIC) -> Scope:
+        """The scope on the far side of a hop; its deadline counts from the arrival."""
+        timeout_s = None if wire.remaining_ms is None else wire.remaining_ms / 1000
+        trace = Trace(clock=clock) if wire.traced else None
+        scope = cls(wire.id, timeout_s=timeout_s, priority=Priority(wire.priority), trace=trace, clock=clock)
+        if wire.cancelled:
+            scope.cancel()
+        return scope
+
+
+_current: ContextVar[Scope | None] = ContextVar("headrace_scope", default=None)
+
+
+def current_scope() -> Scope:
+    """The scope of the request that is being served; an endless one of its own outside any request."""
+    return _current.get() or Scope()
+
+
+class entered:
+    """Make `scope` the current one inside the block."""
+
+    __slots__ = ("_scope", "_token")
+    _token: Token[Scope | None]
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> Scope:
+        self._token = _current.set(self._scope)
+        return self._scope
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._token)

@@ -1,0 +1,1 @@
+"""Ready-made graphs, one a file, each readable in one screen."""

@@ -1,0 +1,1 @@
+"""What happens to a batch: one operator a file."""

@@ -1,0 +1,1 @@
+"""The faces of headrace: command line and settings."""
