@@ -1,0 +1,125 @@
+"""Fusion: the rankings of several legs become one, by weighted ranks or weighted scores.
+
+Shape legend: L = legs of the plan, U = different keys over all legs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from engine.errors import InvalidInput
+from operators.messages import Leg, Plan, Ranking
+
+FUSED = "fused"  # the leg that a fused ranking names
+
+
+class FuseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How rankings are fused.
+
+    Args:
+        method: "rrf" looks at ranks only, and so needs no comparable scores; "scores" keeps how far apart hits are.
+        k: How slowly RRF's reward falls with the rank, from 0; 60 is its authors' value, smaller favours first places.
+
+    Raises:
+        InvalidInput: The method is unknown, or k is no whole number from 0.
+    """
+
+    method: Literal["rrf", "scores"] = "rrf"
+    k: int = 60
+
+    def __post_init__(self) -> None:
+        if self.method not in {"rrf", "scores"}:
+            raise InvalidInput(f'fuse.method is {self.method!r}; expected "rrf" or "scores"')
+        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 0:
+            raise InvalidInput(f"fuse.k is {self.k!r}; expected a whole number from 0, such as 60")
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A fusing step with its configuration; call it with a plan and the rankings of its legs."""
+
+    config: FuseConfig = field(default_factory=FuseConfig)
+
+    def __call__(self, plan: Plan, *rankings: Ranking) -> Ranking:
+        """All hits of the plan's legs in one order.
+
+        "rrf" is reciprocal rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009) with weights:
+        `sum_i w_i / (k + rank_i)`, divided by `sum_i w_i / (k + 1)`. "scores" scales each leg's scores to [0, 1]
+        (`(s - min) / (max - min)`; a single hit, or hits that are all equal, count 1: each is its leg's best) and takes
+        their weighted mean. Either way a score is in [0, 1], 1 means first in every leg, and a leg that does not hold a
+        hit, or holds none at all, adds nothing.
+
+        Args:
+            plan: Names the legs and weights. Rankings of other legs are left out.
+            rankings: One a leg, best first, in any order; a key that one repeats counts where it stands first.
+
+        Returns:
+            Ranking of leg `FUSED`, float32 scores, highest first, equal scores by ascending key. Its `ranks` hold one
+            list a leg of the plan, 0 where the leg does not have the hit. It is not cut: whoever fetches texts cuts.
+
+        Raises:
+            InvalidInput: A leg is there twice, or, in "scores", holds a score that is not finite.
+        """
+        legs = [leg for leg in plan.legs if leg.weight > 0]
+        pairs = _paired(legs, rankings)
+        keys_U, index = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(ranking.keys for _, ranking in pairs)]), return_inverse=True
+        )
+        total_U, shards_U = np.zeros(len(keys_U)), np.zeros(len(keys_U), np.int32)
+        ranks = {leg.name: np.zeros(len(keys_U), np.int64) for leg in legs}
+        begin = 0
+        for leg, ranking in pairs:
+            index_K = index[begin : begin + len(ranking.keys)][
+                ::-1
+            ]  # backwards: of a repeated key the best place stays
+            begin += len(ranking.keys)
+            gains_U = np.zeros(len(keys_U))
+            gains_U[index_K] = self._gains(ranking)[::-1]
+            total_U += leg.weight * gains_U
+            ranks[leg.name][index_K] = np.arange(len(index_K), 0, -1)
+            shards_U[index_K] = ranking.shards[::-1]
+        # Rounded before anything is ordered by it: the order must hold for the scores that are given out.
+        scores_U = np.clip(total_U / (sum(leg.weight for leg in legs) or 1.0), 0, 1).astype(np.float32)
+        order = np.argsort(-scores_U, kind="stable")  # keys_U ascends, so equal scores keep ascending keys
+        ordered_ranks = {name: ranks_U[order].tolist() for name, ranks_U in ranks.items()}
+        return Ranking(FUSED, keys_U[order], scores_U[order], shards_U[order], ordered_ranks)
+
+    def _gains(self, ranking: Ranking) -> np.ndarray:
+        """What each hit of a leg is worth, its best 1: float64[K]."""
+        if self.config.method == "rrf":
+            ranks_K = np.arange(1, len(ranking.keys) + 1, dtype=np.float64)
+            gains_K: np.ndarray = (self.config.k + 1) / (self.config.k + ranks_K)
+            return gains_K
+        scores_K = np.asarray(ranking.scores, np.float64)
+        if not np.isfinite(scores_K).all():
+            raise InvalidInput(f"leg {ranking.leg!r} gave a score that is not a finite number; fuse by ranks instead")
+        if not len(scores_K) or scores_K.max() == scores_K.min():
+            return np.ones(len(scores_K))
+        scaled_K: np.ndarray = (scores_K - scores_K.min()) / (scores_K.max() - scores_K.min())
+        return scaled_K
+
+
+def fuse(plan: Plan, *rankings: Ranking) -> Ranking:
+    """All hits of the plan's legs in one order, by weighted reciprocal rank with k = 60: see `Fusion`.
+
+    Example:
+        >>> legs = (Leg("dense", 3.0, 100), Leg("lexical", 1.0, 100))
+        >>> plan = Plan(question="q", strategy="hybrid", legs=legs, limit=2, rerank_candidates=0, language="en")
+        >>> none = np.zeros(2, np.int32)
+        >>> dense, lexical = (Ranking(leg.name, np.array([7, 8]), np.array([0.9, 0.5]), none) for leg in legs)
+        >>> fuse(plan, dense, msgspec.structs.replace(lexical, keys=np.array([8, 9]))).keys
+        array([8, 7, 9])
+    """
+    return Fusion()(plan, *rankings)
+
+
+def _paired(legs: list[Leg], rankings: tuple[Ranking, ...]) -> list[tuple[Leg, Ranking]]:
+    """The legs with their rankings, in the plan's order, so that sums do not depend on who answered first."""
+    by_leg = {ranking.leg: ranking for ranking in rankings}
+    if len(by_leg) < len(rankings):
+        raise InvalidInput(f"a leg comes twice among {[r.leg for r in rankings]}; merge its shards before fusing")
+    return [(leg, by_leg[leg.name]) for leg in legs if leg.name in by_leg]
