@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from engine.batch import Batch, BatchLimits, Outcome, Request
 from engine.batch_queue import BatcherStatistics, BatchQueue
 from engine.clock import MONOTONIC, Clock
-from engine.errors import HeadraceError, InvalidInput, StageDied, StepFailed
+from engine.errors import HeadraceError, StageDied, StepFailed
 from engine.meter import report_queued
 from engine.scope import Scope, current_scope
 
@@ -44,6 +45,12 @@ class _Ran(Generic[Out]):
     seconds: float
 
 
+# The error is the future's value, not its exception: one set for a caller who is just being cancelled would be reported
+# as never retrieved.
+_Waiter = asyncio.Future[BaseException | None]
+_Answers = list[tuple[_Waiter, BaseException | None]]
+
+
 def _one(_item: object) -> int:
     return 1
 
@@ -54,7 +61,8 @@ class Batcher(Generic[Item, Out]):
     There is no timer: a batch is formed when the worker is free, from all that waits then. So batches grow with the
     load, an idle batcher answers at once, and there is nothing to tune. engine/batch_queue.py tells who goes first.
 
-    Use it from one event loop at a time. Between batches and while idle it owns no task that could leak.
+    The worker thread forms its batches itself, under a lock that is never held while it runs one: a slow event loop
+    delays answers, not the worker. Callers may sit in several event loops. An idle batcher runs nothing at all.
 
     Args:
         execute: Called in the worker thread with the items of a batch; returns one result per item, in their order.
@@ -87,10 +95,11 @@ class Batcher(Generic[Item, Out]):
         self._name = name
         self._clock = clock
         self._queue: BatchQueue[Item] = BatchQueue(limits, cost=cost, name=name)
-        self._waiters: dict[Request[Item], asyncio.Future[BaseException | None]] = {}
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._serving: asyncio.Task[None] | None = None
+        self._waiters: dict[Request[Item], _Waiter] = {}
+        self._lock = threading.Lock()  # guards the queue, the waiters and the two flags
+        self._serving = False
         self._closed = False
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     async def submit(self, items: Sequence[Item], scope: Scope | None = None) -> list[Out]:
         """Run `items` in batches with those of other callers.
@@ -121,16 +130,14 @@ class Batcher(Generic[Item, Out]):
         if scope is None:
             scope = current_scope()
         scope.check()
-        self._refuse_misuse()
-        waiter: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        request = self._queue.admit(items, scope, self._clock.now())
-        self._waiters[request] = waiter
-        self._wake()
+        loop = asyncio.get_running_loop()
+        waiter: _Waiter = loop.create_future()
+        request = self._enter(items, scope, waiter)
+        loop.call_soon(self._wake)  # not at once: requests that arrive together share the first batch
         try:
             error = await waiter
         finally:
-            del self._waiters[request]
-            self._queue.drop(request, Outcome.CANCELLED)  # unless it has ended
+            self._leave(request)
         if error is not None:
             raise error
         queued_s = max(0.0, self._clock.now() - request.entered - request.served_s)
@@ -140,43 +147,58 @@ class Batcher(Generic[Item, Out]):
 
     async def aclose(self) -> None:
         """Refuse new work, fail what is queued with StageDied, wait for the batch that runs; repeating is harmless."""
-        self._closed = True
-        self._abandon([request for request in self._waiters if request.queued])
-        if self._serving is not None and not self._serving.done():
-            await asyncio.wait([self._serving])
+        with self._lock:
+            self._closed = True
+            answers = self._abandon([r for r in self._waiters if r.queued and not r.ended], cause=None)
+        _post(answers)
         await asyncio.to_thread(self._worker.shutdown)
 
     def statistics(self) -> BatcherStatistics:
         """Counters since the start."""
-        return self._queue.statistics()
+        with self._lock:
+            return self._queue.statistics()
+
+    def _enter(self, items: Sequence[Item], scope: Scope, waiter: _Waiter) -> Request[Item]:
+        with self._lock:
+            if self._closed:
+                raise StageDied(f"{self._name} is closed: open another one", request_id=scope.id)
+            request = self._queue.admit(items, scope, self._clock.now())
+            self._waiters[request] = waiter
+        return request
+
+    def _leave(self, request: Request[Item]) -> None:
+        with self._lock:
+            del self._waiters[request]
+            self._queue.drop(request, Outcome.CANCELLED)  # unless it has ended
 
     def _wake(self) -> None:
-        """Have somebody serve the queue.
+        with self._lock:
+            if self._serving or self._closed:
+                return
+            self._serving = True
+        self._worker.submit(self._serve)
 
-        A new task first runs when the loop comes round, so requests that arrive together share the first batch. It
-        inherits no context, since a batch belongs to no single request.
-        """
-        if self._serving is None or self._serving.done():
-            self._serving = asyncio.get_running_loop().create_task(self._serve(), name=self._name, context=Context())
-
-    async def _serve(self) -> None:
-        """Run batches until nothing waits."""
-        loop = asyncio.get_running_loop()
+    def _serve(self) -> None:
+        """Run batches until nothing waits. This and what it calls run in the worker thread."""
         try:
-            while (batch := self._form()).items:
-                self._settle(batch, await loop.run_in_executor(self._worker, self._run, batch.items))
-        except BaseException:  # the loop shuts down, or a defect of ours: nobody may be left waiting
-            self._abandon(list(self._waiters))
+            while (batch := self._form()) is not None:
+                self._settle(batch, self._run(batch.items))
+        except BaseException as defect:  # ours, or the clock's: nobody may be left waiting
+            with self._lock:
+                self._serving = False
+                answers = self._abandon(list(self._waiters), cause=defect)
+            _post(answers)
             raise
 
-    def _form(self) -> Batch[Item]:
-        batch, dropped = self._queue.form(self._clock.now())
-        for request, reason in dropped:
-            self._answer(request, reason)
-        return batch
+    def _form(self) -> Batch[Item] | None:
+        with self._lock:
+            batch, dropped = self._queue.form(self._clock.now())
+            answers: _Answers = [(self._waiters[request], reason) for request, reason in dropped]
+            self._serving = bool(batch.items)
+        _post(answers)
+        return batch if batch.items else None
 
     def _run(self, items: list[Item]) -> _Ran[Out]:
-        """Runs in the worker thread."""
         results: Sequence[Out] = ()
         error: BaseException | None = None
         began = self._clock.now()
@@ -195,35 +217,41 @@ class Batcher(Generic[Item, Out]):
             raise StepFailed(self._name, kind="builtins.ValueError", text=text)
 
     def _settle(self, batch: Batch[Item], ran: _Ran[Out]) -> None:
-        if ran.error is None:
-            for request in self._queue.complete(batch, ran.results, ran.seconds):
-                self._answer(request, None)
-        else:
-            for request in self._queue.fail(batch, ran.seconds):
-                self._answer(request, _own(ran.error))
+        with self._lock:
+            if ran.error is None:
+                ended = self._queue.complete(batch, ran.results, ran.seconds)
+            else:
+                ended = self._queue.fail(batch, ran.seconds)
+            answers: _Answers = [(self._waiters[request], ran.error) for request in ended]
+        _post(answers)
 
-    def _answer(self, request: Request[Item], error: BaseException | None) -> None:
-        # The error travels as a value: an exception set on the future of a caller who is just being cancelled would be
-        # reported as never retrieved.
-        waiter = self._waiters[request]
-        if not waiter.done():
-            waiter.set_result(error)
-
-    def _abandon(self, requests: list[Request[Item]]) -> None:
+    def _abandon(self, requests: list[Request[Item]], cause: BaseException | None) -> _Answers:
+        answers: _Answers = []
         for request in requests:
             self._queue.drop(request, Outcome.FAILED)
-            error = StageDied(f"{self._name} was closed before all items ran", request_id=request.scope.id)
-            self._answer(request, error)
-
-    def _refuse_misuse(self) -> None:
-        if self._closed:
-            raise StageDied(f"{self._name} is closed: open another one")
-        serving = self._serving
-        if serving is not None and not serving.done() and serving.get_loop() is not asyncio.get_running_loop():
-            raise InvalidInput(f"{self._name} serves another event loop: give each loop a batcher of its own")
+            error = StageDied(f"{self._name} stopped before all items ran", request_id=request.scope.id)
+            error.__cause__ = cause
+            answers.append((self._waiters[request], error))
+        return answers
 
 
-def _own(error: BaseException) -> BaseException:
+def _post(answers: _Answers) -> None:
+    """Wake callers in the event loops that they sit in."""
+    by_loop: dict[asyncio.AbstractEventLoop, _Answers] = {}
+    for waiter, error in answers:
+        by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
+    for loop, its_answers in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # that loop has been closed: nobody waits there any more
+            loop.call_soon_threadsafe(_wake_callers, its_answers)
+
+
+def _wake_callers(answers: _Answers) -> None:
+    for waiter, error in answers:
+        if not waiter.done():  # its caller is being cancelled
+            waiter.set_result(_own(error))
+
+
+def _own(error: BaseException | None) -> BaseException | None:
     """The error for one of several callers: a copy of ours, since the engine writes step and request id into it."""
     if not isinstance(error, HeadraceError):
         return error

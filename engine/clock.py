@@ -53,7 +53,13 @@ class VirtualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock, waking sleepers in order and letting the loop run after each."""
+        """Move the clock, waking sleepers in order and letting the loop run after each.
+
+        Raises:
+            ValueError: `seconds` is negative; a monotonic clock never goes back.
+        """
+        if seconds < 0:
+            raise ValueError(f"a clock cannot advance by {seconds} s")
         until = self._now + seconds
         await settle()
         while self._sleepers and self._sleepers[0][0] <= until:

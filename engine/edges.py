@@ -6,6 +6,7 @@ import inspect
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from functools import partial
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 from engine.errors import GraphError
@@ -93,13 +94,28 @@ def show(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
+def code_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a callable: of a partial what it calls, of a callable object its class's `__call__`."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn if inspect.isroutine(fn) or inspect.isclass(fn) else type(fn).__call__
+
+
+def identity_of(fn: Callable[..., Any]) -> str:
+    """What a callable is, the same in every process: the name of its code, and what is bound to it."""
+    bound = (fn.args, sorted(fn.keywords.items())) if isinstance(fn, partial) else ()
+    code = code_of(fn)
+    settings = repr(bound) if bound else "" if code is fn else repr(fn)
+    return f"{code.__module__}.{code.__qualname__}{settings}"
+
+
 def hints_of(fn: Callable[..., Any], name: str) -> dict[str, Any]:
     """The annotations of `fn`, or of its `__call__`, evaluated.
 
     Raises:
         GraphError: One cannot be evaluated, or is missing.
     """
-    target = fn if inspect.isroutine(fn) else type(fn).__call__
+    target = code_of(fn)
     try:
         hints = typing.get_type_hints(target)
     except NameError as error:

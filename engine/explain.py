@@ -23,6 +23,7 @@ def explain(graph: Graph[Any, Any]) -> str:
         lines += ["", "stages"]
         name_width = max(len(s.name) for s in graph.stages)
         lines += [f"  {s.name:<{name_width}}  {s.describe()}" for s in graph.stages]
+    lines += [f"\nnote: {note}" for note in graph.notes]
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, get_origin
 
-from engine.edges import fits, hints_of, show, value_fits
+from engine.edges import fits, hints_of, identity_of, show, value_fits
 from engine.errors import GraphError, GraphTypeError
 from engine.stage import Stage
 from engine.step import Step, canvas
@@ -165,6 +165,7 @@ class Graph(Generic[P, R]):
         self.inputs = drawing.inputs
         self.nodes = tuple(drawing.nodes)
         self.output = self._checked_end(end)
+        self.notes: tuple[str, ...] = ()
 
     def _checked_end(self, end: Any) -> int:
         where = f"{self.fn.__code__.co_filename}:{self.fn.__code__.co_firstlineno}"
@@ -219,7 +220,7 @@ class Graph(Generic[P, R]):
             args = [f"#{a.node}" if isinstance(a, Edge) else repr(a) for a in node.args]
             kwargs = [f"{k}=#{v.node}" if isinstance(v, Edge) else f"{k}={v!r}" for k, v in node.kwargs.items()]
             when = node.step.condition.when.__qualname__ if node.step.condition else ""
-            lines.append(f"{node.index} {node.name} {_origin(node.step)} {args} {kwargs} {when}")
+            lines.append(f"{node.index} {node.name} {identity_of(node.step.fn)} {args} {kwargs} {when}")
         lines += [f"{s.name} {s.describe()} {s.opener()}" for s in self.stages]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -228,6 +229,11 @@ class Graph(Generic[P, R]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and self.hash == other.hash
+
+    def noted(self, notes: Sequence[str]) -> Graph[P, R]:
+        """This graph, with lines that explain() shows: what a reader of the picture would miss, and why."""
+        self.notes = tuple(notes)
+        return self
 
     def explain(self) -> str:
         """The graph in words: steps with their types, fused groups, hops, resources."""
@@ -243,12 +249,6 @@ class Graph(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} {self.hash}: {len(self.nodes)} steps>"
-
-
-def _origin(step: Step[Any, Any]) -> str:
-    """Name of a step's code, with its settings when it is a configured object."""
-    qualname = getattr(step.fn, "__qualname__", None)
-    return f"{step.fn.__module__}.{qualname}" if qualname else repr(step.fn)
 
 
 def graph(fn: Callable[P, R]) -> Graph[P, R]:

@@ -60,7 +60,7 @@ class Pool:
         if placement.merge is None or len(self.shards) == 1:
             return await self._one(self.shards[0], step, args, scope)
         # Quorum, hedging and coverage will be decided here: this is where the answers of shards meet.
-        calls = [asyncio.ensure_future(self._one(shard, step, args, scope)) for shard in self.shards]
+        calls = [asyncio.ensure_future(self._one(shard, step, own, scope)) for shard, own in self._asked(step, args)]
         try:
             answers = await asyncio.gather(*calls)
         except BaseException:
@@ -69,8 +69,15 @@ class Pool:
             await asyncio.gather(*calls, return_exceptions=True)
             raise
         merged = placement.merge([a.value for a in answers])
-        slowest = max(answers, key=lambda a: a.queued_s + a.served_s)
-        return Answer(merged, slowest.queued_s, slowest.served_s)
+        slowest = max(answers, key=lambda a: a.queued_s + a.served_s, default=None)
+        return Answer(merged, 0.0, 0.0) if slowest is None else Answer(merged, slowest.queued_s, slowest.served_s)
+
+    def _asked(self, step: Step[Any, Any], args: Sequence[Any]) -> list[tuple[Replicas, Sequence[Any]]]:
+        """The shards that a gathered step asks, each with its arguments."""
+        if step.placement is None or step.placement.split is None:
+            return [(shard, args) for shard in self.shards]
+        parts = step.placement.split(len(self.shards), *args)
+        return [(shard, part) for shard, part in zip(self.shards, parts, strict=True) if part is not None]
 
     async def _one(self, shard: Replicas, step: Step[Any, Any], args: Sequence[Any], scope: Scope) -> Answer:
         copy = shard.take()

@@ -7,6 +7,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from engine.edges import identity_of
 from engine.errors import GraphError
 from engine.method import Method, describe
 from engine.step import Kind, Placement, Step
@@ -101,6 +102,7 @@ class Stage(Generic[S]):
         method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
         merge: Callable[[list[R]], R],
         *,
+        split: Callable[Concatenate[int, P], list[tuple[Any, ...] | None]] | None = None,
         name: str | None = None,
     ) -> Step[P, R]:
         """The step that runs `method` on every shard at once and merges the answers in shard order.
@@ -109,9 +111,13 @@ class Stage(Generic[S]):
             method: As for `step`, not a stream.
             merge: Makes one answer of one a shard; not called when there is one shard only. Must not depend on
                 arrival order.
+            split: Gives each shard arguments of its own: called with the number of shards and the step's inputs, it
+                returns one tuple a shard, or None for a shard that need not be asked. Without it every shard gets the
+                step's inputs.
             name: The step's name; the method's own when absent.
         """
-        step: Step[P, R] = Step(method, name=name or method.__name__, placement=Placement(self, merge=merge))
+        placement = Placement(self, merge=merge, split=split)
+        step: Step[P, R] = Step(method, name=name or method.__name__, placement=placement)
         if step.kind is Kind.STREAM:
             raise GraphError(f"step {step.name!r}: a stream cannot be gathered from shards", step=step.name)
         return self._taking(step)
@@ -137,11 +143,8 @@ class Stage(Generic[S]):
         return ", ".join(where)
 
     def opener(self) -> str:
-        """How the state is made, for the graph's hash: the callable's name and bound arguments."""
-        inner = self.open
-        bound = getattr(inner, "args", ()), sorted(getattr(inner, "keywords", {}).items())
-        target = getattr(inner, "func", inner)
-        return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}{bound!r}"
+        """How the state is made, for the graph's hash."""
+        return identity_of(self.open)
 
     def __repr__(self) -> str:
         return f"<stage {self.name}: {self.describe()}>"

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_origin, overload
 
 from engine.bridge import wait_for
-from engine.edges import hints_of, show, yielded
+from engine.edges import code_of, hints_of, show, yielded
 from engine.errors import GraphError
 from engine.stream import Stream
 
@@ -38,6 +38,7 @@ class Placement:
     stage: Stage[Any]
     live: bool = False
     merge: Callable[[list[Any]], Any] | None = None
+    split: Callable[..., list[tuple[Any, ...] | None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Step(Generic[P, R]):
         condition: Condition | None = None,
     ) -> None:
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", None) or type(fn).__name__
+        self.name = name or _default_name(fn)
         self.placement = placement
         self.condition = condition
         self.kind = _kind(fn)
@@ -176,8 +177,13 @@ def step(fn: Callable[..., Any], *, name: str | None = None) -> Step[Any, Any]:
     return Step(fn, name=name)
 
 
+def _default_name(fn: Callable[..., Any]) -> str:
+    code = code_of(fn)
+    return type(fn).__name__ if code.__name__ == "__call__" else code.__name__
+
+
 def _kind(fn: Callable[..., Any]) -> Kind:
-    target = fn if inspect.isroutine(fn) or hasattr(fn, "func") else type(fn).__call__
+    target = code_of(fn)
     if inspect.isasyncgenfunction(target):
         return Kind.STREAM
     if inspect.iscoroutinefunction(target):

@@ -80,7 +80,7 @@ class Trace:
         if not spans:
             return "no steps ran"
         zero, total = spans[0].start_s, self.total_s() or 1e-9
-        name_width = max(len(s.step) for s in spans)
+        name_width = max(len("step"), *(len(s.step) for s in spans))
         head = f"{'step':<{name_width}}  {'queued':>9} {'served':>9} {'hop':>9}  ms"
         lines = [head, *(_bar(s, zero, total, width, name_width) for s in spans)]
         lines.append(f"total {total * 1e3:.1f} ms, engine overhead {100 * self.overhead_share():.1f} %")
@@ -88,12 +88,16 @@ class Trace:
 
 
 def _bar(span: Span, zero: float, total: float, width: int, name_width: int) -> str:
-    def cells(seconds: float) -> int:
-        return round(width * seconds / total)
+    def cell(seconds: float) -> int:
+        # Positions are rounded, not lengths, so that bars line up; a far clock may claim more than the round trip.
+        return min(width, round(width * seconds / total))
 
-    left = cells(span.start_s - zero)
-    half = cells(span.hop_s / 2)
-    bar = "." * half + "~" * cells(span.queued_s) + "#" * max(1, cells(span.served_s)) + "." * half
+    began = span.start_s - zero
+    waits = began + span.hop_s / 2
+    works = waits + span.queued_s
+    left, queue, work, back = cell(began), cell(waits), cell(works), cell(works + span.served_s)
+    bar = "." * (queue - left) + "~" * (work - queue) + "#" * max(1, back - work)
+    bar += "." * (cell(span.end_s - zero) - left - len(bar))
     times = f"{span.queued_s * 1e3:9.2f} {span.served_s * 1e3:9.2f} {span.hop_s * 1e3:9.2f}"
     note = f"  ({span.note})" if span.note else ""
     return f"{span.step:<{name_width}}  {times}  |{' ' * left}{bar}{note}"

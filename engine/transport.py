@@ -137,6 +137,8 @@ class RemoteTransport(ABC):
         reply: Reply = decoder(Reply).decode(raw)
         if reply.error is not None:
             raise decode_error(reply.error)
+        if scope.trace is not None:
+            scope.trace.notes += reply.notes
         return Answer(decoder(method.result).decode(reply.value), reply.queued_s, reply.served_s)
 
     def link(self, method: Method, args: Sequence[Any], scope: Scope, *, live: bool) -> Link:

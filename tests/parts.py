@@ -22,10 +22,10 @@ class Workshop:
     """Methods of every kind, and counters of what became of them."""
 
     def __init__(self) -> None:
-        self.started = 0
-        self.cancelled = 0
-        self.made = 0
-        self.closed = 0
+        self.started = self.cancelled = self.made = self.closed = 0
+
+    async def reset(self) -> None:
+        self.started = self.cancelled = self.made = self.closed = 0
 
     async def add(self, a: int, b: int) -> int:
         return a + b
@@ -45,6 +45,12 @@ class Workshop:
 
     async def request_id(self) -> str:
         return current_scope().id
+
+    async def note(self, text: str) -> str:
+        trace = current_scope().trace
+        if trace is not None:
+            trace.note(text)
+        return text
 
     async def fail(self, text: str) -> int:
         raise ValueError(text)

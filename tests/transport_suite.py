@@ -82,8 +82,7 @@ class TransportSuite:
     async def test_a_stream_gives_every_item_once_and_in_order(self, transport, window, live):
         items = [i async for i in self.stream(transport, "count", 1000, window=window, live=live)]
         assert items == list(range(1000))
-        streams = (await transport.statistics()).streams
-        assert (streams.open, streams.finished) == (0, 1)
+        assert (await transport.statistics()).streams.open == 0
 
     async def test_an_empty_stream_ends(self, transport):
         assert [i async for i in self.stream(transport, "count", 0)] == []

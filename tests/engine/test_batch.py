@@ -95,7 +95,7 @@ def test_limits_below_one_are_refused_by_name(name: str):
 
 
 def test_limits_that_are_no_whole_numbers_are_refused():
-    with pytest.raises(InvalidInput, match="max_cost is 2.5"):
+    with pytest.raises(InvalidInput, match=r"max_cost is 2\.5"):
         BatchLimits(max_cost=2.5)  # type: ignore[arg-type] # the mistake under test
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import engine.batcher
 from engine.batcher import Batcher, BatchLimits
 from engine.clock import VirtualClock, settle
-from engine.errors import Cancelled, DeadlineExceeded, InvalidInput, QueueFull, StageDied, StepFailed
+from engine.errors import Cancelled, DeadlineExceeded, QueueFull, StageDied, StepFailed
 from engine.meter import metered
 from engine.scope import Scope, entered
 
@@ -29,11 +29,13 @@ class Worker:
         self.batches: list[list[str]] = []
         self.held = False
         self.threads: set[str] = set()
+        self.on_batch: Callable[[], object] = lambda: None
         self._released = threading.Semaphore(0)
 
     def __call__(self, items: list[str]) -> list[str]:
         self.threads.add(threading.current_thread().name)
         self.batches.append(items)
+        self.on_batch()
         if self.held:
             assert self._released.acquire(timeout=10)
         return [item.upper() for item in items]
@@ -311,7 +313,7 @@ async def test_closing_fails_what_is_queued_and_lets_the_running_batch_finish(
     waiting = asyncio.create_task(batcher.submit(["a"]))
     await settle()
     closing = asyncio.create_task(batcher.aclose())
-    with pytest.raises(StageDied, match="upper was closed before all items ran"):
+    with pytest.raises(StageDied, match="upper stopped before all items ran"):
         await waiting
     assert not closing.done()
     worker.release()
@@ -354,12 +356,48 @@ def test_an_event_loop_that_ends_amid_a_batch_leaves_the_batcher_usable(worker: 
     asyncio.run(batcher.aclose())
 
 
-async def test_a_second_event_loop_at_the_same_time_is_refused(batcher: Batcher[str, str], worker: Worker):
+async def test_callers_in_several_event_loops_share_the_worker(batcher: Batcher[str, str], worker: Worker):
     first = await busy(batcher, worker)
-    with pytest.raises(InvalidInput, match="upper serves another event loop"):
-        await asyncio.to_thread(asyncio.run, batcher.submit(["a"]))
-    worker.release()
-    await first
+    elsewhere = asyncio.create_task(asyncio.to_thread(asyncio.run, batcher.submit(["a"])))
+    here = asyncio.create_task(batcher.submit(["b"]))
+    await until(lambda: batcher.statistics().waiting == 3)
+    worker.release(2)
+    assert await asyncio.gather(first, elsewhere, here) == [["BUSY"], ["A"], ["B"]]
+    assert len(worker.batches) == 2
+
+
+async def test_a_stalled_event_loop_does_not_stall_the_worker(batcher: Batcher[str, str], worker: Worker):
+    first = await busy(batcher, worker)
+    calls = [asyncio.create_task(batcher.submit(["a"] * 4)) for _ in range(3)]
+    await settle()
+    worker.release(4)
+    finished = threading.Event()
+    worker.on_batch = lambda: len(worker.batches) == 4 and finished.set()
+    assert finished.wait(timeout=10)  # in the event loop, on purpose: it stands still meanwhile
+    await asyncio.gather(first, *calls)
+
+
+class BrokenClock(VirtualClock):
+    """Raises when the worker thread reads it, once broken."""
+
+    broken = False
+
+    def now(self) -> float:
+        if self.broken and threading.current_thread() is not threading.main_thread():
+            raise OSError("no time")
+        return super().now()
+
+
+async def test_a_defect_in_the_worker_leaves_nobody_waiting(worker: Worker):
+    clock = BrokenClock()
+    batcher = Batcher(worker, limits=LIMITS, clock=clock)
+    clock.broken = True
+    with pytest.raises(StageDied, match="batcher stopped before all items ran") as died:
+        await batcher.submit(["a"])
+    assert isinstance(died.value.__cause__, OSError)
+    clock.broken = False
+    assert await batcher.submit(["b"]) == ["B"]
+    await batcher.aclose()
 
 
 async def test_rows_of_an_array_are_results():

@@ -312,3 +312,33 @@ async def test_the_trace_tells_queue_served_and_hop_of_each_step():
     assert set(spans) == {"count_slowly", "doubled"}
     assert spans["count_slowly"].served_s >= 0.004
     assert "first item after" in spans["count_slowly"].note
+
+
+async def test_a_split_gives_each_shard_its_own_part_and_leaves_out_the_rest():
+    shards = Stage("shards", Shard, shards=3)
+
+    def split(count: int, offset: int) -> list[tuple[int] | None]:
+        return [(offset * i,) if i != 1 else None for i in range(count)]
+
+    mine = shards.gather(Shard.mine, lambda parts: [n for part in parts for n in part], split=split)
+
+    @graph
+    def some(offset: int) -> list[int]:
+        return mine(offset)
+
+    async with start(some) as running:
+        assert await running(10) == [0, 22]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_what_a_step_notes_reaches_the_trace_from_wherever_it_runs(isolated):
+    noting = Stage("noting", Workshop, isolated=isolated).step(Workshop.note)
+
+    @graph
+    def noted(text: str) -> str:
+        return noting(text)
+
+    async with start(noted) as running:
+        trace = Trace()
+        await running.within(Scope(trace=trace))("kept the old order")
+    assert trace.notes == ["kept the old order"]

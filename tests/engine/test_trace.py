@@ -47,7 +47,7 @@ def test_the_total_runs_from_the_first_start_to_the_last_end():
 
 def test_overhead_is_the_share_of_time_in_which_no_operator_was_at_work():
     trace = trace_of(*SPANS)
-    # plan 0 to 10; dense is at work from 15 to 45, lexical from 10 to 30: together 10 to 45; fuse 60 to 100: 85 of 100 ms
+    # plan 0 to 10; dense is at work from 15 to 45, lexical from 10 to 30; fuse 60 to 100: 85 of 100 ms
     assert trace.busy_s() == pytest.approx(0.085)
     assert trace.total_s() == pytest.approx(0.1)
     assert trace.overhead_share() == pytest.approx(0.15)
