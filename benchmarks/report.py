@@ -31,7 +31,7 @@ class Figure(msgspec.Struct, frozen=True):
     @classmethod
     def over_runs(cls, name: str, values: Sequence[float], unit: str, *, lower_is_better: bool = True) -> Figure:
         """The median of one value per run, rounded to four digits."""
-        low, middle, high = (_rounded(x) for x in (min(values), statistics.median(values), max(values)))
+        low, middle, high = (float(f"{x:.4g}") for x in (min(values), statistics.median(values), max(values)))
         return cls(name, middle, unit, lower_is_better, (low, high))
 
 
@@ -45,13 +45,15 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def hardware() -> dict[str, Any]:
     """Processor, cores that this process may use, memory, accelerators, and how busy it was before."""
-    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    models = [line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    tool = shutil.which("nvidia-smi")
+    query = [tool, "--query-gpu=name", "--format=csv,noheader"] if tool else ["true"]
     return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "accelerators": _accelerators(),
+        "accelerators": subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines(),
         "system": platform.platform(),
         "load_1min": round(_LOAD_BEFORE, 2),
     }
@@ -95,14 +97,3 @@ def emit(
         print(f"  {figure.name:<{width}}  {figure.value:>10.4g} {figure.unit:<8} ({low:.4g} to {high:.4g})")
     for note in notes:
         print(f"  {note}")
-
-
-def _accelerators() -> list[str]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    return subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

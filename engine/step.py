@@ -112,7 +112,7 @@ class Step(Generic[P, R]):
         twin.name = name
         return twin
 
-    def when(self, predicate: Callable[P, bool], otherwise: R) -> Step[P, R]:
+    def when(self, predicate: Callable[..., bool], otherwise: R) -> Step[P, R]:
         """This step, run only when `predicate` holds for its inputs.
 
         Args:
