@@ -297,7 +297,7 @@ def _candidates(passage: Passage, source: int, document: int) -> Iterator[Candid
         if group[-1].kind not in _BLOCKS:
             text = " ".join(text.split())  # lines that were broken to fit a page
         words = frozenset(content_words(text))
-        if words:
+        if words and text.rstrip("\"'”’)）」』")[-1] not in "?？":  # a question shares most words and answers nothing
             text = drop_markers(text)
             yield Candidate(source, (document, passage.start + start), text, words, title | heading)
 

@@ -241,3 +241,8 @@ def test_any_question_and_sources_give_a_finished_answer_within_its_tokens(
 
 def test_the_examples_in_its_documentation_hold() -> None:
     assert doctest.testmod(operators.extract).failed == 0
+
+
+async def test_a_question_in_the_sources_is_no_answer() -> None:
+    text = "When does the mill of Alder close? The mill closes at six in the evening."
+    assert "?" not in joined(await deltas("When does the mill of Alder close?", passage("faq", text)))

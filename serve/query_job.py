@@ -1,0 +1,54 @@
+"""The job behind `headrace search --queries`: a file of questions to a TREC run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from engine.run import EngineName, Running
+from engine.scope import Priority, Scope
+from graphs.parts import Parts
+from graphs.search import search
+from operators.messages import Question, Results, Settings
+from operators.trec import Query, RankedDocument, documents, read_queries, write_run
+from serve import terminal
+
+AT_ONCE = 16  # questions on their way; their vectors are made in one batch
+DEPTH = 100  # passages a question; documents are fewer
+
+
+async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: Path, *, engine: EngineName) -> int:
+    """Search every question of a BEIR query file and write a TREC run: documents by their best chunk.
+
+    Args:
+        parts: Models and corpus.
+        settings: As for one question; at least 100 passages are ranked.
+        queries: JSON lines with _id and text.
+        run: Where the run goes; written whole at the end.
+        engine: Where stages run.
+
+    Returns:
+        Number of questions.
+    """
+    asked = read_queries(queries)
+    deep = msgspec.structs.replace(
+        settings, limit=max(DEPTH, settings.limit), candidates=max(2 * DEPTH, settings.candidates)
+    )
+    gate = asyncio.Semaphore(AT_ONCE)
+    with terminal.progress_bar() as bar:
+        task = bar.add_task("searching", total=len(asked), rate="")
+
+        async def one(running: Running[[Question], Results], query: Query) -> list[RankedDocument]:
+            async with gate:
+                found = await running.within(Scope(priority=Priority.BATCH))(Question(query.text, deep))
+            bar.advance(task)
+            return documents(found.passages)
+
+        async with terminal.started(search(parts), engine) as running:
+            ranked = await asyncio.gather(*(one(running, q) for q in asked))
+    with run.open("w", encoding="utf-8") as file:
+        for query, found in zip(asked, ranked, strict=True):
+            write_run(file, query.id, found)
+    return len(asked)
