@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from operators.chunk import ChunkConfig, chunk_document
-from operators.measure import Measure
+from operators.measure import CharacterMeasure, Measure
 from operators.messages import ChunkedDocument, Document
 from operators.models.embedder import EmbedderConfig, token_measure
 
@@ -26,12 +26,12 @@ class Chunker:
 
     @classmethod
     def open(cls, config: ChunkConfig, embedder: EmbedderConfig) -> Chunker:
-        """Load the embedder's tokenizer; not its weights.
+        """Load the embedder's tokenizer, when sizes are in tokens; never its weights.
 
         Raises:
             InvalidInput: The embedder's files cannot be found.
         """
-        return cls(config, token_measure(embedder))
+        return cls(config, CharacterMeasure() if config.unit == "characters" else token_measure(embedder))
 
     async def chunk(self, documents: list[Document]) -> list[ChunkedDocument]:
         """Each document with its chunks, in the given order; see `chunk_document`."""

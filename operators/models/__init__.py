@@ -1,0 +1,1 @@
+"""The things that run weights or call an endpoint."""
