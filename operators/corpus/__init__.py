@@ -1,0 +1,1 @@
+"""The store behind retrieval: documents, chunks, and the dense and lexical indexes."""

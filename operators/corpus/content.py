@@ -1,0 +1,90 @@
+"""What a document and its chunks must be like to be stored, and the hashes that tell two contents apart."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.errors import InvalidInput
+from operators.messages import Chunk, Document, EmbeddedDocument
+
+MAX_ID_BYTES = 4096
+
+
+def content_hash(document: Document) -> bytes:
+    """16 bytes over title, text and metadata: documents that agree in them need not be embedded again."""
+    return _hash(document.title.encode(), document.text.encode(), _metadata(document))
+
+
+def chunk_hash(document: Document, chunk: Chunk) -> bytes:
+    """16 bytes over all that an embedder may see of a chunk, by which its vector can be found again."""
+    return _hash(document.title.encode(), chunk.context.encode(), chunk.text.encode())
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _metadata(document: Document) -> bytes:
+    return msgspec.json.encode(document.metadata, order="sorted")
+
+
+def check(document: Document) -> None:
+    """Refuses a document that cannot be stored.
+
+    Raises:
+        InvalidInput: Its id is empty or too long, its metadata is not JSON, or a text is not Unicode.
+    """
+    if not 0 < len(document.id.encode(errors="replace")) <= MAX_ID_BYTES:
+        raise InvalidInput(f"document id {document.id[:80]!r}: expected 1 to {MAX_ID_BYTES} bytes")
+    try:
+        content_hash(document)
+        f"{document.id}{document.source}{document.media_type}".encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"document {document.id!r} holds a lone surrogate: {error}; decode its bytes anew"
+        ) from error
+    except TypeError as error:
+        raise InvalidInput(f"document {document.id!r}: metadata must be JSON values: {error}") from error
+
+
+def prepared(embedded: EmbeddedDocument, *, dimension: int, measure: str) -> EmbeddedDocument:
+    """The document with its vectors as they are stored: float32[N, D], unit length when the measure is "cosine".
+
+    A row of NaN says that the chunk has no vector.
+
+    Raises:
+        InvalidInput: The document cannot be stored, its vectors do not fit the corpus, or its chunks not its text.
+    """
+    document, chunks = embedded.document, embedded.chunks
+    check(document)
+    vectors = np.ascontiguousarray(embedded.vectors, np.float32)
+    if vectors.size == 0 and not chunks:
+        vectors = vectors.reshape(0, dimension)
+    if vectors.shape != (len(chunks), dimension):
+        raise InvalidInput(
+            f"document {document.id!r}: vectors have shape {embedded.vectors.shape}; "
+            f"{len(chunks)} chunks of {dimension} dimensions were expected"
+        )
+    finite = np.isfinite(vectors).all(axis=1) | np.isnan(vectors).all(axis=1)
+    if not finite.all():
+        raise InvalidInput(f"document {document.id!r}: the vector of chunk {int(finite.argmin())} is not finite")
+    for chunk in chunks:
+        if document.text[chunk.start : chunk.end] != chunk.text:
+            raise InvalidInput(
+                f"document {document.id!r}: chunk {chunk.ordinal} is not the text from {chunk.start} to {chunk.end}"
+            )
+    return EmbeddedDocument(document, chunks, normalised(vectors) if measure == "cosine" else vectors)
+
+
+def normalised(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows of unit length, float32; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)  # float32 would overflow at 1e19
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)

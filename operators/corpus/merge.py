@@ -1,0 +1,61 @@
+"""Puts together what the shards of a corpus answer, so that their number shows nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from operators.corpus.keys import key_of_chunk_id
+from operators.messages import Passage, Ranking, TermStatistics
+
+
+def merge_rankings(rankings: Sequence[Ranking]) -> Ranking:
+    """One leg's ranking over all shards: score descending, then key ascending, cut to the limit that was asked for.
+
+    >>> import numpy as np
+    >>> one = Ranking("dense", np.array([7, 5]), np.float32([0.9, 0.1]), np.array([0, 0]), limit=2)
+    >>> two = Ranking("dense", np.array([6]), np.float32([0.9]), np.array([1]), limit=2)
+    >>> merge_rankings([one, two]).keys.tolist()
+    [6, 7]
+    """
+    if len(rankings) == 1:
+        return rankings[0]
+    keys = np.concatenate([r.keys for r in rankings] or [np.empty(0)]).astype(np.int64)
+    scores = np.concatenate([r.scores for r in rankings] or [np.empty(0)]).astype(np.float32)
+    shards = np.concatenate([r.shards for r in rankings] or [np.empty(0)]).astype(np.int32)
+    limit = max((r.limit for r in rankings), default=0)
+    order = np.lexsort((keys, -scores))[: limit or None]
+    leg = rankings[0].leg if rankings else ""
+    return Ranking(leg, keys[order], scores[order], shards[order], limit=limit)
+
+
+def merge_statistics(statistics: Sequence[TermStatistics]) -> TermStatistics:
+    """The statistics of the whole corpus: sums over its shards."""
+    return TermStatistics(
+        _sum(s.document_count for s in statistics),
+        _sum(s.token_count for s in statistics),
+        _sum_by_field(s.document_frequency for s in statistics),
+        _sum_by_field(s.term_frequency for s in statistics),
+    )
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def _sum_by_field(counts: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    by_field: dict[str, list[dict[str, int]]] = {}
+    for field, count in chain.from_iterable(c.items() for c in counts):
+        by_field.setdefault(field, []).append(count)
+    return {field: _sum(many) for field, many in by_field.items()}
+
+
+def merge_passages(passages: Sequence[list[Passage]]) -> list[Passage]:
+    """The passages that the shards fetched for one ranking, in its order: score descending, then key ascending."""
+    return sorted(chain.from_iterable(passages), key=lambda p: (-p.score, key_of_chunk_id(p.chunk_id)))

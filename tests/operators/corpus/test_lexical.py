@@ -1,0 +1,212 @@
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from operators.corpus.filters import Allowed
+from operators.corpus.lexical import MAX_TERMS, LexicalIndex
+from operators.corpus.manifest import CorpusConfig
+from operators.corpus.merge import merge_statistics
+
+CONFIG = CorpusConfig(embedder="test", dimension=2)
+
+
+class Texts:
+    """A lexical index whose documents have one chunk each, under small keys."""
+
+    def __init__(self, folder: Path, config: CorpusConfig = CONFIG) -> None:
+        self.index = LexicalIndex(folder, config, writable=True)
+
+    def put(self, *documents: tuple[int, str, str]) -> None:
+        for key, title, text in documents:
+            self.index.add(f"document {key}", [key], [title], [text])
+        self.index.refresh()
+
+    def search(self, question: str, limit: int = 10, allowed: list[int] | None = None) -> dict[int, float]:
+        terms = self.index.terms(question)
+        only = None if allowed is None else Allowed(np.array(sorted(allowed), np.int64))
+        keys, scores = self.index.search(terms, self.index.statistics(list(terms)), limit, only)
+        assert (keys.dtype, scores.dtype) == (np.int64, np.float32)
+        return dict(zip(keys.tolist(), scores.tolist(), strict=True))
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Iterator[Texts]:
+    made = Texts(tmp_path / "lexical")
+    yield made
+    made.index.close()
+
+
+def test_scores_are_bm25_by_hand(texts: Texts) -> None:
+    """Robertson and Zaragoza 2009, equation 3.15, with Lucene's idf and without its factor k1 + 1."""
+    texts.put((1, "", "fox fox dog"), (2, "", "fox"), (3, "", "dog dog cat bird"))
+    average, k1, b = 8 / 3, 1.2, 0.75
+
+    def bm25(occurrences: int, documents: int, length: int) -> float:
+        idf = math.log(1 + (3 - documents + 0.5) / (documents + 0.5))
+        return idf * occurrences / (occurrences + k1 * (1 - b + b * length / average))
+
+    found = texts.search("fox bird")
+    assert found == pytest.approx({3: bm25(1, 1, 4), 2: bm25(1, 2, 1), 1: bm25(2, 2, 3)}, rel=1e-6)
+    assert texts.search("fox fox")[2] == pytest.approx(2 * bm25(1, 2, 1), rel=1e-6)
+
+
+def test_the_title_counts_by_its_boost(tmp_path: Path) -> None:
+    config = CorpusConfig(embedder="test", dimension=2, title_boost=3.0)
+    texts = Texts(tmp_path, config)
+    texts.put((1, "fox", "nothing here"), (2, "nothing here", "fox"), (3, "dog", "dog"))
+    found = texts.search("fox")
+    texts.index.close()
+    assert found[1] == pytest.approx(3 * found[2])
+
+
+def test_a_boost_of_zero_leaves_the_field_out(tmp_path: Path) -> None:
+    texts = Texts(tmp_path, CorpusConfig(embedder="test", dimension=2, title_boost=0.0))
+    texts.put((1, "fox", "dog"))
+    assert (texts.search("fox"), list(texts.search("dog"))) == ({}, [1])
+    texts.index.close()
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("running foxes", "the fox runs"),
+        ("cafe", "Café Müller"),
+        ("CAFÉ", "a cafe"),
+        ("naïve", "NAIVE"),
+        ("猫", "我的猫在家"),
+        ("北京大学", "他在北京大学读书"),
+        ("ﾃｽﾄ", "テスト"),
+        ("ＡＢＣ", "abc"),
+        ("version 2.15.2", "released in 2.15.2 as planned"),
+        ("user_id", "set user_id to zero"),
+        ("Obama's", "obama spoke"),
+        ("한국어", "한국어 문서"),
+        ("😀", "smile 😀 please"),
+    ],
+)
+def test_words_are_found_in_their_other_forms(texts: Texts, question: str, text: str) -> None:
+    texts.put((1, "", text), (2, "", "unrelated 完全 words"))
+    assert list(texts.search(question)) == [1]
+
+
+@pytest.mark.parametrize("question", ["", "   ", "the of and", '(("', "AND OR NOT", "\u2028", "?*~^:\\/", "a\0b"])
+def test_a_question_without_terms_of_the_corpus_finds_nothing(texts: Texts, question: str) -> None:
+    assert texts.search(question) == {}
+    texts.put((1, "", "some words"))
+    assert texts.search(question) == {}
+
+
+def test_of_a_very_long_question_the_rarest_terms_count(texts: Texts) -> None:
+    words = [f"w{n}" for n in range(MAX_TERMS + 50)]
+    texts.put((1, "", " ".join(words)), (2, "", " ".join(words[:60])), (3, "", " ".join(words[:50])))
+    assert list(texts.search(" ".join(words)))[:1] == [1]
+    assert 3 not in texts.search(" ".join(words)), "its terms are the most frequent, and there are enough rarer ones"
+
+
+def test_equal_scores_come_in_the_order_of_their_keys_also_at_the_cut(texts: Texts) -> None:
+    texts.put(*((key, "", "the same words") for key in (9, 2**62, 4, 7, 1)))
+    assert list(texts.search("words", limit=3)) == [1, 4, 7]
+
+
+def test_a_filter_is_kept_and_changes_no_score(texts: Texts) -> None:
+    texts.put(*((key, "", f"fox number {key}") for key in range(30)))
+    everything = texts.search("fox", limit=30)
+    assert texts.search("fox", limit=30, allowed=[5, 21, 99]) == {5: everything[5], 21: everything[21]}
+    assert texts.search("fox", allowed=[]) == {}
+    assert texts.search("fox", limit=0) == {}
+
+
+def test_a_document_put_again_takes_its_old_place(texts: Texts) -> None:
+    texts.put((1, "", "old words"), (2, "", "other"))
+    texts.put((1, "", "new words"))
+    assert (texts.search("old"), list(texts.search("new")), len(texts.index)) == ({}, [1], 2)
+    texts.index.remove("document 1")
+    texts.index.remove("never there")
+    texts.index.refresh()
+    assert (texts.search("new"), len(texts.index)) == ({}, 1)
+
+
+def test_what_was_removed_weighs_on_no_score(texts: Texts, tmp_path: Path) -> None:
+    documents = [(n, f"title {n % 3}", "fox " * (n % 4) + "dog " * (n % 5)) for n in range(40)]
+    texts.put(*((key, "old title fox", "old fox dog cat") for key, _, _ in documents))
+    texts.put((99, "gone fox", "fox"))
+    texts.put(*documents)
+    texts.index.remove("document 99")
+    texts.index.refresh()
+    fresh = Texts(tmp_path / "fresh")
+    fresh.put(*documents)
+    terms = ["fox", "dog", "cat", "titl"]
+    assert texts.index.statistics(terms) == fresh.index.statistics(terms)
+    assert texts.search("fox dog title", limit=40) == fresh.search("fox dog title", limit=40)
+    fresh.index.close()
+
+
+def test_parts_with_common_statistics_score_like_the_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    words = [f"word{n}" for n in range(60)]
+    documents = [
+        (n, " ".join(rng.choice(words, 2)), " ".join(rng.choice(words, rng.integers(1, 80)))) for n in range(300)
+    ]
+    whole, parts = Texts(tmp_path / "whole"), [Texts(tmp_path / str(n)) for n in range(3)]
+    whole.put(*documents)
+    for n, part in enumerate(parts):
+        part.put(*documents[n::3])
+    for question in ("word1 word2 word3 word3", "word59", "word7 absent"):
+        terms = whole.index.terms(question)
+        statistics = merge_statistics([part.index.statistics(list(terms)) for part in parts])
+        assert statistics == whole.index.statistics(list(terms))
+        merged: dict[int, float] = {}
+        for part in parts:
+            keys, scores = part.index.search(terms, statistics, 300)
+            merged |= dict(zip(keys.tolist(), scores.tolist(), strict=True))
+        assert merged == whole.search(question, limit=300)
+    for each in (whole, *parts):
+        each.index.close()
+
+
+def test_what_was_committed_is_there_again_and_the_rest_is_not(tmp_path: Path) -> None:
+    texts = Texts(tmp_path)
+    texts.put((1, "", "kept"))
+    texts.index.commit(41)
+    texts.put((2, "", "lost"))
+    texts.index.close()
+    again = Texts(tmp_path)
+    assert (again.index.seq, list(again.search("kept")), again.search("lost")) == (41, [1], {})
+    again.index.close()
+
+
+def test_a_reader_sees_each_commit(tmp_path: Path) -> None:
+    writing, reading = Texts(tmp_path), LexicalIndex(tmp_path, CONFIG, writable=False)
+    assert (len(reading), reading.seq, reading.statistics(["x"]).document_count) == (0, 0, {})
+    for seq in (1, 2):
+        writing.put((seq, "", "words"))
+        reading.refresh()
+        assert len(reading) == seq - 1
+        writing.index.commit(seq)
+        reading.refresh()
+        assert (len(reading), reading.seq) == (seq, seq)
+    reading.close()
+    writing.index.close()
+
+
+@pytest.mark.parametrize("harm", ["cut", "missing"])
+def test_a_damaged_index_is_noticed_and_begun_anew(tmp_path: Path, harm: str) -> None:
+    texts = Texts(tmp_path)
+    texts.put((1, "", "words"))
+    texts.index.commit(5)
+    texts.index.close()
+    victim = next(tmp_path.glob("segments_*" if harm == "cut" else "_0.cf*"))
+    victim.write_bytes(victim.read_bytes()[:20]) if harm == "cut" else victim.unlink()
+    again = LexicalIndex(tmp_path, CONFIG, writable=True)
+    assert (again.seq, len(again)) == (0, 0)
+    assert "damaged" in again.note
+    again.close()
+
+
+def test_anserinis_analyzer_can_be_chosen(tmp_path: Path) -> None:
+    texts = Texts(tmp_path, CorpusConfig(embedder="test", dimension=2, analyzer="anserini-english"))
+    assert texts.index.terms("The foxes' running, Café 北京") == {"fox": 1, "run": 1, "café": 1, "北": 1, "京": 1}
+    texts.index.close()
