@@ -36,7 +36,9 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         return llama.step(LlamaCpp.generate, live=True), llama.step(LlamaCpp.count_tokens, name="count")
     if isinstance(config, OpenAIConfig):
         remote = Stage("generator", partial(OpenAICompatible.open, config))
-        return remote.step(OpenAICompatible.generate, live=True), remote.step(OpenAICompatible.count_tokens, name="count")
+        return remote.step(OpenAICompatible.generate, live=True), remote.step(
+            OpenAICompatible.count_tokens, name="count"
+        )
     environment = vllm_environment(config)
     vllm = Stage(
         "generator",

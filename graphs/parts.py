@@ -18,15 +18,13 @@ from operators.chunk import ChunkConfig
 from operators.chunking import Chunker
 from operators.cite import cite
 from operators.corpus.manifest import Corpus, open_corpus
-from operators.corpus.merge import merge_passages, merge_rankings, merge_statistics
+from operators.corpus.merge import merge_passages, merge_rankings, merge_statistics, merge_vectors
 from operators.corpus.shard import Shard
 from operators.extract import ExtractConfig
+from operators.feedback import FeedbackConfig, refine, seeds
 from operators.fuse import FuseConfig, Fusion
 from operators.messages import (
-    ChunkedDocument,
     Delta,
-    Document,
-    EmbeddedDocument,
     Event,
     Passage,
     Plan,
@@ -35,14 +33,14 @@ from operators.messages import (
     Ranking,
     Results,
     TermStatistics,
-    Written,
 )
 from operators.models.cross_encoder import CrossEncoderConfig
 from operators.models.embedder import Embedder, EmbedderConfig
-from operators.plan_question import plan_question
+from operators.models.embedder_files import embedder_identity
+from operators.plan_question import PlanConfig, plan_question
 from operators.prompt import PromptConfig, build_prompt, prompt_texts
 from operators.rerank import Reranker
-from operators.select import cut_to_candidates, cut_to_limit, owners, results
+from operators.select import cut_to_candidates, cut_to_limit, owners, owners_of_plan, results
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ class Profile:
     embedder: EmbedderConfig = field(default_factory=EmbedderConfig)
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
+    feedback: FeedbackConfig = field(default_factory=FeedbackConfig)
     reranker: CrossEncoderConfig | None = None
     generator: GeneratorConfig = field(default_factory=ExtractConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
@@ -77,7 +76,6 @@ def empty(leg: str) -> Ranking:
     return Ranking(leg, np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32))
 
 
-_planner = step(plan_question, name="planner")
 _best = step(cut_to_limit, name="best")
 _candidates = step(cut_to_candidates, name="candidates")
 _results = step(results)
@@ -90,20 +88,14 @@ class Parts:
     Args:
         profile: Models, corpus and settings.
         writable: Whether the shards take documents; one process at a time may.
-
-    Raises:
-        InvalidInput: The corpus was made with another embedder.
     """
 
     def __init__(self, profile: Profile, *, writable: bool = False) -> None:
         self.profile = profile
         directory, shards = str(profile.corpus.directory), profile.corpus.config.shards
-        self.embedder = Stage("embedder", partial(Embedder.open, profile.embedder))
         self.chunker = Stage("chunker", partial(Chunker.open, profile.chunks, profile.embedder))
         # A JVM must not share a process with torch: each shard has one of its own, for both of its legs.
-        self.shards = Stage(
-            "shard", partial(Shard.open, directory, writable=writable), shards=shards, isolated=True
-        )
+        self.shards = Stage("shard", partial(Shard.open, directory, writable=writable), shards=shards, isolated=True)
 
     @classmethod
     def of(cls, source: Parts | Profile | Corpus | str | Path) -> Parts:
@@ -114,26 +106,44 @@ class Parts:
             source = open_corpus(source)
         return cls(source if isinstance(source, Profile) else Profile(source))
 
+    @cached_property
+    def embedder(self) -> Stage[Embedder]:
+        """The embedder's stage; drawing a graph that uses it checks that the corpus was made with this model."""
+        self.profile.corpus.require_embedder(*embedder_identity(self.profile.embedder))
+        return Stage("embedder", partial(Embedder.open, self.profile.embedder))
+
     def answering_with(self, generator: GeneratorConfig) -> Parts:
         """These parts with another generator; every other stage is shared, and started once in one session."""
+        _ = self.embedder  # made before the copy, so that both have the same one
+        if self.profile.reranker is not None:
+            _ = self._rerank
         twin = copy.copy(self)
         twin.__dict__.pop("_generator", None)
         twin.profile = replace(self.profile, generator=generator)
         return twin
+
+    @cached_property
+    def _plan(self) -> Step[..., Plan]:
+        config = PlanConfig(dense_languages=self.profile.embedder.reads)
+        return step(partial(plan_question, config=config), name="planner")
 
     # Retrieval
 
     def retrieve(self, plan: Plan) -> Results:
         """Draw the retrieval: both legs, fusion, texts of the best, and the cross-encoder where there is one."""
         terms = None if self.profile.corpus.config.shards == 1 else self._terms(plan)
-        hits = self._fuse(plan, self._dense(plan, self._embed(plan)), self._lexical(plan, terms))
+        vector, lexical = self._embed(plan), self._lexical(plan, terms)
+        hits = self._fuse(plan, self._dense(plan, vector), lexical)
+        if self.profile.feedback.passages:
+            moved = self._refine(vector, self._vectors(plan, self._seeds(hits)))
+            hits = self._fuse(plan, self._dense(plan, moved), lexical)
         if self.profile.reranker is None:
             return _results(plan, self._fetch(_best(plan, hits)))
         return self._rerank(plan, _results(plan, self._fetch(_candidates(plan, hits))))
 
     def planner(self, question: Question) -> Plan:
         """Draw the planner."""
-        return _planner(question)
+        return self._plan(question)
 
     def cite(self, prompt: Prompt, deltas: Stream[Delta]) -> Stream[Event]:
         """Draw the check of citations; without sources it asks no model and says so."""
@@ -162,6 +172,21 @@ class Parts:
     @cached_property
     def _fuse(self) -> Step[..., Ranking]:
         return step(Fusion(self.profile.fuse), name="fuse")
+
+    @cached_property
+    def _seeds(self) -> Step[..., Ranking]:
+        return step(partial(seeds, config=self.profile.feedback))
+
+    @cached_property
+    def _vectors(self) -> Step[[Plan, Ranking], np.ndarray]:
+        nothing = np.zeros((0, self.profile.corpus.config.dimension), np.float32)
+        return self.shards.gather(Shard.vectors, merge_vectors, split=owners_of_plan).when(
+            asks_for_dense, otherwise=nothing
+        )
+
+    @cached_property
+    def _refine(self) -> Step[..., np.ndarray]:
+        return step(partial(refine, config=self.profile.feedback))
 
     @cached_property
     def _fetch(self) -> Step[[Ranking], list[Passage]]:

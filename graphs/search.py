@@ -2,9 +2,8 @@
 
 ::
 
-    question -> planner -+-> embed -> dense -+
-                         |                   +-> fuse -> best -> fetch -> results
-                         +-> (terms) -> lexical
+    question -> planner -+-> embed -> dense ---+-> fuse -> seeds -> vectors -> refine -> dense -> fuse -> best -> fetch
+                         +-> (terms) -> lexical +--------------------------------------------------^
 """
 
 from __future__ import annotations

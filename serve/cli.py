@@ -88,7 +88,9 @@ def legs_option(text: str) -> dict[str, float]:
         try:
             legs[name] = float(weight) if weight else 1.0
         except ValueError:
-            raise InvalidInput(f"--legs {text!r}: the weight {weight!r} is no number; write dense=2,lexical=1") from None
+            raise InvalidInput(
+                f"--legs {text!r}: the weight {weight!r} is no number; write dense=2,lexical=1"
+            ) from None
     return legs
 
 
@@ -213,7 +215,7 @@ def ask(  # noqa: PLR0913 - one parameter an option
     asyncio.run(_ask(parts, asked, engine=where, timeout_s=timeout_s, trace=trace, as_json=as_json))
 
 
-async def _ask(  # noqa: PLR0913 - as ask
+async def _ask(
     parts: Parts, question: Question, *, engine: EngineName, timeout_s: float | None, trace: bool, as_json: bool
 ) -> None:
     graph = rag(parts)
@@ -223,7 +225,9 @@ async def _ask(  # noqa: PLR0913 - as ask
         try:
             if as_json:
                 last = [event async for event in events][-1]
-                terminal.print_json({"request": scope.id, "graph": graph.hash, "question": question.text, "answer": last})
+                terminal.print_json(
+                    {"request": scope.id, "graph": graph.hash, "question": question.text, "answer": last}
+                )
             else:
                 await terminal.print_answer(events)
         finally:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import click
+
 from engine.run import Session
 from engine.scope import Scope
 from engine.trace import Trace
@@ -32,10 +34,10 @@ QUESTIONS = (
 
 async def ingest(folder: Path) -> None:
     """Make the corpus, or bring it up to date."""
-    print(f"Ingesting docs/ and examples/ into {folder}; the first start of the models takes some seconds.", flush=True)
+    click.echo(f"Ingesting docs/ and examples/ into {folder}; the first start of the models takes some seconds.")
     report = await IngestJob([ROOT / "docs", ROOT / "examples"], folder, Configuration()).run()
     terminal.print_skipped(report.skipped)
-    print(
+    click.echo(
         f"{report.added} documents added, {report.replaced} replaced, {report.unchanged} unchanged: "
         f"{report.chunks} chunks in {report.seconds:.1f} s\n"
     )
@@ -46,9 +48,9 @@ async def answer(session: Session, parts: Parts, question: str, settings: Settin
     running = await session.start(rag(parts))
     trace = Trace()
     began = time.perf_counter()
-    print(f"> {question}", flush=True)
+    click.echo(f"> {question}")
     await terminal.print_answer(await running.within(Scope(trace=trace))(Question(question, settings)))
-    print(f"  ({(time.perf_counter() - began) * 1e3:.0f} ms)\n", flush=True)
+    click.echo(f"  ({(time.perf_counter() - began) * 1e3:.0f} ms)\n")
 
 
 async def main(folder: Path) -> None:
@@ -59,13 +61,15 @@ async def main(folder: Path) -> None:
     try:
         for question in QUESTIONS:
             await answer(session, parts, question, Settings())
-        print("The same graph with a language model in place of the extractive generator. SmolLM2-135M is a toy:")
-        print("it shows that tokens stream through llama.cpp; what it says means nothing, and its citations are checked.\n")
+        click.echo("The same graph with a language model in place of the extractive generator. SmolLM2-135M is a toy:")
+        click.echo(
+            "it shows that tokens stream through llama.cpp. What it says means nothing; its citations are checked.\n"
+        )
         toy = parts.answering_with(LlamaCppConfig())
         await answer(session, toy, QUESTIONS[0], Settings(limit=1, max_answer_tokens=48))
     finally:
         await session.aclose()
-    print(f"Ask your own:  .venv/bin/headrace ask \"...\" --corpus {folder}")
+    click.echo(f'Ask your own:  .venv/bin/headrace ask "..." --corpus {folder}')
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ class IngestJob:
         self._tell(Progress(documents, self._read, len(self._sources), rate))
 
     async def _batches(self) -> AsyncIterator[list[Document]]:
-        """Documents in batches of bounded size; a document that comes twice in one run is taken from its first place."""
+        """Documents in batches of bounded size; of a document that comes twice in one run the first is taken."""
         batch: list[Document] = []
         size = 0
         documents = self._documents()

@@ -15,6 +15,7 @@ from graphs.parts import Profile
 from operators.chunk import ChunkConfig
 from operators.corpus.manifest import Corpus, CorpusConfig
 from operators.extract import ExtractConfig
+from operators.feedback import FeedbackConfig
 from operators.fuse import FuseConfig
 from operators.messages import Settings
 from operators.models.cross_encoder import CrossEncoderConfig
@@ -61,6 +62,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     embedder: EmbedderConfig = msgspec.field(default_factory=EmbedderConfig)
     chunks: ChunkConfig = msgspec.field(default_factory=ChunkConfig)
     fuse: FuseConfig = msgspec.field(default_factory=FuseConfig)
+    feedback: FeedbackConfig = msgspec.field(default_factory=FeedbackConfig)
     search: Settings = msgspec.field(default_factory=Settings)
     prompt: PromptSettings = msgspec.field(default_factory=PromptSettings)
     reranker: CrossEncoderConfig | None = None
@@ -83,6 +85,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             embedder=self.embedder,
             chunks=self.chunks,
             fuse=self.fuse,
+            feedback=self.feedback,
             reranker=self.reranker,
             generator=generator_config(self.generator),
             prompt=prompt,
@@ -141,14 +144,16 @@ def _converted(raw: dict[str, Any], kind: type[Any], where: str) -> Any:
 
 
 def _advice(text: str, kind: type[Any]) -> str:
-    """msgspec's message, with the keys that there are when one is unknown."""
+    """Msgspec's message, with the keys that there are when one is unknown."""
     if "unknown field" not in text:
         return text
     section = kind
     if "$." in text:
         for name in text.rpartition("$.")[2].strip("`").split("."):
             section = next((f.type for f in msgspec.structs.fields(section) if f.name == name), section)
-            section = next((a for a in getattr(section, "__args__", (section,)) if hasattr(a, "__struct_fields__")), section)
+            section = next(
+                (a for a in getattr(section, "__args__", (section,)) if hasattr(a, "__struct_fields__")), section
+            )
     return f"{text}; the keys there are: {', '.join(getattr(section, '__struct_fields__', ()))}"
 
 

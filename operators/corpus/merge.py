@@ -56,6 +56,11 @@ def _sum_by_field(counts: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict
     return {field: _sum(many) for field, many in by_field.items()}
 
 
+def merge_vectors(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """The vectors that the shards gave, float32[N, D], shard by shard."""
+    return np.concatenate(vectors)
+
+
 def merge_passages(passages: Sequence[list[Passage]]) -> list[Passage]:
     """The passages that the shards fetched for one ranking, in its order: score descending, then key ascending."""
     return sorted(chain.from_iterable(passages), key=lambda p: (-p.score, key_of_chunk_id(p.chunk_id)))

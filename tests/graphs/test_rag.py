@@ -78,7 +78,9 @@ async def test_two_hundred_answers_cancelled_at_random_moments_leave_nothing_beh
             return all(h.running <= 1 and h.streams.open == 0 for h in hosts)  # 1: this very call, on a remote host
 
         await until(nothing_left, within_s=30)
-        state = ask._pools[next(s for s in ask.graph.stages if s.name == "generator")].shards[0].transports[0].host.state
+        state = (
+            ask._pools[next(s for s in ask.graph.stages if s.name == "generator")].shards[0].transports[0].host.state
+        )
 
         async def idle() -> bool:
             return state.statistics().open_requests == 0

@@ -42,7 +42,7 @@ async def test_a_leg_of_weight_zero_is_left_out_and_the_trace_says_so(corpus):
         assert found.plan.strategy == "lexical"
         assert set(found.passages[0].ranks) == {"lexical"}
         skipped = {s.step for s in trace.spans if "skipped" in s.note}
-        assert skipped == {"embed", "dense"}
+        assert skipped == {"embed", "dense", "vectors", "dense_2"}
 
 
 async def test_limit_holds_and_a_filter_that_matches_nothing_finds_nothing(corpus):
@@ -55,7 +55,11 @@ async def test_limit_holds_and_a_filter_that_matches_nothing_finds_nothing(corpu
 
 async def test_a_wrong_question_is_refused_and_the_graph_lives_on(corpus):
     async with start(search(corpus)) as ask:
-        for question in (Question("  "), Question("x", Settings(legs={"telepathy": 1.0})), Question("x", Settings(limit=0))):
+        for question in (
+            Question("  "),
+            Question("x", Settings(legs={"telepathy": 1.0})),
+            Question("x", Settings(limit=0)),
+        ):
             with pytest.raises(InvalidInput):
                 await ask(question)
         assert (await ask(Question("water"))).passages

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidInput
-from operators.fuse import FuseConfig, Fusion, fuse
+from operators.fuse import FuseConfig, Fusion
 from operators.messages import Leg, Plan, Ranking
 
+fuse = Fusion(FuseConfig(k=60))  # the k of the hand-worked numbers
 BY_SCORES = Fusion(FuseConfig(method="scores"))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidInput
 from operators.messages import Leg, Question, Settings
-from operators.plan_question import MAX_QUESTION_CHARACTERS, guess_language, plan_question
+from operators.plan_question import MAX_QUESTION_CHARACTERS, PlanConfig, guess_language, plan_question
 
 
 def plan_with(**settings):
@@ -170,3 +170,16 @@ def test_any_text_is_planned_or_refused_with_a_reason(text):
         assert plan.question == " ".join(plan.question.split())
         assert unicodedata.is_normalized("NFC", plan.question)
         assert plan_question(Question(plan.question)).question == plan.question
+
+
+def test_a_question_in_a_language_that_the_embedder_does_not_read_weighs_the_dense_leg_down() -> None:
+    config = PlanConfig(dense_languages=("en",))
+    chinese = plan_question(Question("水库的坝高是多少？"), config=config)
+    assert {leg.name: leg.weight for leg in chinese.legs} == {"dense": 0.02, "lexical": 1.0}
+    english = plan_question(Question("How high is the dam?"), config=config)
+    assert {leg.name: leg.weight for leg in english.legs} == {"dense": 1.0, "lexical": 1.0}
+    alone = plan_question(Question("水库", Settings(legs={"dense": 1.0})), config=config)
+    assert {leg.name: leg.weight for leg in alone.legs} == {"dense": 1.0}
+    assert plan_question(Question("水库")).leg("dense").weight == 1.0
+    off = PlanConfig(dense_languages=("en",), foreign_weight=0.0)
+    assert plan_question(Question("水库"), config=off).strategy == "lexical"

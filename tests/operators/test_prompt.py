@@ -60,7 +60,7 @@ def test_sources_are_numbered_in_order_with_their_titles() -> None:
 
 
 def test_a_passage_that_does_not_fit_is_skipped_and_the_next_tried() -> None:
-    # Window 121: 100 for the answer, 5 for instructions and question, 16 left; "[n] Title" and the joint take 3 a source.
+    # Window 121: 100 for the answer, 5 for instructions and question, 16 left; "[n] Title" and the joint take 3.
     config = msgspec.structs.replace(CONFIG, context_window=121)
     prompt = built(["a " * 7, "b " * 6, "c " * 3], config)
     assert [source.chunk_id for source in prompt.sources] == ["doc#0", "doc#2"]

@@ -16,10 +16,12 @@ def packaged_gguf() -> Path:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Write weights, configuration and tokenizer of `gguf` to `folder`: 5 s, 270 MB in bfloat16."""
+    """Write weights, configuration and tokenizer of `gguf` to `folder`: 270 MB in bfloat16, in a minute on one core."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()
     source, name = str(gguf.parent), gguf.name
     weights = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.bfloat16).state_dict()
     config = AutoConfig.from_pretrained(source, gguf_file=name)
