@@ -28,7 +28,7 @@ demo: install  ## ingest docs/ and examples/, ask three questions, then one thro
 	$(BIN)/python -m serve.demo $(DEMO)
 
 test: install  ## all tests, fast ones first
-	$(BIN)/python -m pytest -q tests --ignore=tests/cluster --ignore=tests/vllm
+	$(BIN)/python -m pytest -q tests --ignore=tests/cluster
 	$(BIN)/python -m pytest -q tests/cluster
 
 cluster: install  ## only the tests that start Ray
@@ -56,7 +56,10 @@ fmt: install  ## format the code
 
 bench: install  ## the benchmarks, one JSON object each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for name in overhead relay batcher; do $(BIN)/python -m benchmarks.$$name --json || exit 1; done
+	for name in overhead relay batcher cancel; do $(BIN)/python -m benchmarks.$$name --json || exit 1; done
+
+jar:  ## rebuild operators/corpus/snapshot.jar from its source (needs a JDK; users need none)
+	$(BIN)/python -m operators.corpus.jar
 
 clean:  ## remove what make made
 	rm -rf $(VENV) .venv-vllm .cache
