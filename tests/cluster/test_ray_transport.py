@@ -20,13 +20,17 @@ from tests.transport_suite import TransportSuite
 LITTLE = Resources(cpus=0.1)
 
 
-class TestOnRay(TransportSuite):
-    @pytest.fixture(scope="class")
-    def shared(self):
-        pool = asyncio.run(open_on_ray(Stage("workshop", Workshop, resources=LITTLE)))
-        yield pool.shards[0].transports[0]
-        asyncio.run(pool.aclose())
+@pytest.fixture(scope="module")
+def shared():
+    """A way to one actor, for all tests of the suite: an actor takes seconds to start."""
+    loop = asyncio.new_event_loop()  # asyncio.run would take away the loop that pytest-asyncio set
+    pool = loop.run_until_complete(open_on_ray(Stage("workshop", Workshop, resources=LITTLE)))
+    yield pool.shards[0].transports[0]
+    loop.run_until_complete(pool.aclose())
+    loop.close()
 
+
+class TestOnRay(TransportSuite):
     @pytest_asyncio.fixture
     async def transport(self, shared):
         await self.call(shared, "reset")
