@@ -24,7 +24,7 @@ class FeedbackConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         weight: Weight of their mean vector against the question's, above 0. Passages' vectors and the question's all
             have length 1.
 
-    Two passages at 0.8 were chosen on three collections; on the two English ones, 1 or 2 passages at 0.4 to 0.8 were all
+    Two passages at 0.8 were chosen on three collections. On the two English ones 1 or 2 passages at 0.4 to 0.8 were all
     better than none at recall@10 (docs/design.md). It helps where an answer needs a second document, and costs two more
     hops and no model call.
     """

@@ -123,10 +123,3 @@ class Shard:
             raise ValueError("torn index")
         await asyncio.Event().wait()
         return []
-
-
-async def until(check: object, *, within_s: float = 5.0) -> None:
-    """Wait until the async callable `check` gives true."""
-    async with asyncio.timeout(within_s):
-        while not await check():  # type: ignore[operator]
-            await asyncio.sleep(0.005)

@@ -13,7 +13,8 @@ from engine.credits import Cost, read
 from engine.errors import Cancelled, DeadlineExceeded, HeadraceError, StepFailed
 from engine.method import method_of
 from engine.scope import Scope
-from tests.parts import Pair, Workshop, until
+from tests.parts import Pair, Workshop
+from tests.until import until
 
 
 def method(name):

@@ -14,8 +14,9 @@ from engine.scope import Scope
 from engine.stage import Resources, Stage
 from engine.stream import Stream
 from engine.trace import Trace
-from tests.parts import Refuses, Shard, Workshop, until
+from tests.parts import Refuses, Shard, Workshop
 from tests.transport_suite import TransportSuite
+from tests.until import until
 
 LITTLE = Resources(cpus=0.1)
 

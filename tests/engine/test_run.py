@@ -14,7 +14,8 @@ from engine.stage import Stage
 from engine.step import step
 from engine.stream import Stream
 from engine.trace import Trace
-from tests.parts import Refuses, Shard, Workshop, until
+from tests.parts import Refuses, Shard, Workshop
+from tests.until import until
 
 
 @step

@@ -11,7 +11,7 @@ from graphs.rag import rag
 from operators.cite import NO_ANSWER
 from operators.messages import Answer, Citation, Question, Settings, Text
 from operators.models.llamacpp import LlamaCppConfig
-from tests.parts import until
+from tests.until import until
 
 
 async def events_of(running, question, settings=None):

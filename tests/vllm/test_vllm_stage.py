@@ -17,7 +17,7 @@ from engine.trace import Trace
 from graphs.generators import generator_steps
 from operators.messages import Delta, Finish, Prompt, Text
 from tests.language_model_suite import a_prompt
-from tests.parts import until
+from tests.until import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
