@@ -29,24 +29,32 @@ QUESTION = __doc__.splitlines()[0]
 DOCUMENTS = Path(__file__).parents[1] / "examples" / "documents"
 
 
-async def cancelled(running: Running[Any, Any], model: Any, tokens: int) -> float:
-    """Seconds from the cancel of one answer, after `tokens` pieces of text, until the model is idle."""
+async def cancelled(running: Running[Any, Any], model: Any, tokens: int) -> float | None:
+    """Seconds from the cancel of one answer, after `tokens` pieces of text, until the model is idle.
+
+    None when the answer had ended by itself before.
+    """
     settings = Settings(limit=1, max_answer_tokens=400, legs={"lexical": 1.0})
     reading = asyncio.Event()
 
     async def read() -> None:
         count = 0
-        async for event in await running(Question("Who built the Alder Mill?", settings)):
-            count += isinstance(event, Text)
-            if count >= tokens:
-                reading.set()
+        try:
+            async for event in await running(Question("Who built the Alder Mill?", settings)):
+                count += isinstance(event, Text)
+                if count >= tokens:
+                    reading.set()
+        finally:
+            reading.set()
 
     task = asyncio.create_task(read())
     if tokens:
         await reading.wait()
     else:
-        while not model.statistics().open_requests:
+        while not model.statistics().open_requests and not task.done():
             await asyncio.sleep(0.001)
+    if task.done():
+        return None
     began = time.perf_counter()
     task.cancel()
     while model.statistics().open_requests:
@@ -66,12 +74,10 @@ async def measure(answers: int, seed: int) -> list[Figure]:
             stage = next(s for s in running.graph.stages if s.name == "generator")
             model = running._pools[stage].shards[0].transports[0].host.state  # type: ignore[attr-defined] # local
             await cancelled(running, model, 2)  # warm-up
-            prompt, tokens = [], []
-            for i in range(answers):
-                if i % 5 == 0:
-                    prompt.append(await cancelled(running, model, 0))
-                else:
-                    tokens.append(await cancelled(running, model, rng.randrange(1, 20)))
+            counts = [0 if i % 5 == 0 else rng.randrange(1, 12) for i in range(answers)]
+            took = [(n, await cancelled(running, model, n)) for n in counts]
+            prompt = [s for n, s in took if not n and s is not None]
+            tokens = [s for n, s in took if n and s is not None]
             hosts = [h for hosts in (await running.statistics()).values() for h in hosts]
             left = running.active + running.outstanding + sum(h.streams.open for h in hosts)
     return [

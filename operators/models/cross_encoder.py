@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.batcher import Batcher, BatcherStatistics, BatchLimits
 from engine.errors import InvalidInput
+from operators.models.device import torch_device
 
 MAX_PADDING: Final = 1 / 8  # share of a bucket's tokens that may be padding: less makes more, smaller buckets
 GPU_WIDTH_MULTIPLE: Final = 8  # half-precision matrix units want sizes that 8 divides
@@ -103,7 +104,7 @@ class CrossEncoder:
         from sentence_transformers import CrossEncoder as Loaded  # noqa: PLC0415 - heavy
 
         torch.set_num_threads(config.threads)
-        device = _device(config.device)
+        device = torch_device(config.device, "cross_encoder.device")
         dtype = ("float16" if device.startswith("cuda") else "float32") if config.dtype == "auto" else config.dtype
         _check_folder(config.model)
         try:
@@ -249,23 +250,6 @@ def _positions(model: Any, tokenizer: Any) -> int:
     if model.config.model_type in {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"}:
         positions -= (tokenizer.pad_token_id or 0) + 1
     return min(positions, int(tokenizer.model_max_length))
-
-
-def _device(name: str) -> str:
-    """The device that "auto" stands for, or the one that was named, tried out."""
-    import torch  # noqa: PLC0415 - heavy
-
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch built without CUDA asserts
-        raise InvalidInput(
-            f'cross_encoder.device is {name!r}, which torch cannot use here ({error}); say "auto"'
-        ) from error
-    return name
 
 
 def _check_folder(model: str) -> None:

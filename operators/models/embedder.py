@@ -18,6 +18,7 @@ import numpy as np
 from engine.batcher import Batcher, BatcherStatistics, BatchLimits
 from engine.errors import InvalidInput, StageDied
 from operators.messages import Chunk, ChunkedDocument, EmbeddedDocument, Plan
+from operators.models.device import torch_device
 from operators.models.model_files import PACKAGED, PACKAGED_LANGUAGES, content_hash, model_folder, model_name
 from operators.models.padding import Padding, TokenIds, rectangles
 from operators.models.token_measure import TokenMeasure
@@ -143,7 +144,7 @@ class Embedder:
 
         folder = model_folder(config.model)
         torch.set_num_threads(config.threads)
-        device = _device(config.device)
+        device = torch_device(config.device, "embedder.device")
         dtype = ("float16" if device.startswith("cuda") else "float32") if config.dtype == "auto" else config.dtype
         model = _load(folder, device, config.model).to(getattr(torch, dtype)).eval()
         return cls(model, config, identity=identity_of(folder, config, model.prompts))
@@ -291,18 +292,3 @@ def identity_of(folder: Path, config: EmbedderConfig, prompts: dict[str, str]) -
     prefix = config.document_prefix or prompts.get("document") or ""
     suffix = f"+prefix-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else ""
     return f"{model_name(config.model)}@{content_hash(folder)}{suffix}"
-
-
-def _device(name: str) -> str:
-    """The device that "auto" stands for, or the one that was named, tried out."""
-    import torch  # noqa: PLC0415 - heavy
-
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch built without CUDA asserts
-        raise InvalidInput(f'embedder.device is {name!r}, which torch cannot use here ({error}); say "auto"') from error
-    return name
