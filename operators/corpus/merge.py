@@ -57,8 +57,8 @@ def _sum_by_field(counts: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict
 
 
 def merge_vectors(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """The vectors that the shards gave, float32[N, D], shard by shard."""
-    return np.concatenate(vectors)
+    """The vectors that the shards gave, float32[N, D], shard by shard; [0, 0] when none was asked."""
+    return np.concatenate(vectors) if vectors else np.zeros((0, 0), np.float32)
 
 
 def merge_passages(passages: Sequence[list[Passage]]) -> list[Passage]:

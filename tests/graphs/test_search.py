@@ -76,6 +76,7 @@ async def test_any_number_of_shards_gives_the_same_passages_and_scores(tmp_path,
             found[shards] = [
                 [(p.chunk_id, p.score, p.ranks) for p in (await ask(question)).passages] for question in questions
             ]
+            assert (await ask(Question("mill", Settings(scope_prefix="nowhere/")))).passages == ()
     assert found[1] == found[2] == found[5]
 
 

