@@ -350,3 +350,21 @@ def test_a_line_of_a_corpus_above_the_limit_is_skipped_and_the_next_is_read(tmp_
 def test_a_limit_that_fits_nothing_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"read\.max_bytes is 10"):
         ReadConfig(max_bytes=10)
+
+
+def test_a_workbook_and_slides_are_read_with_their_tables_and_titles(tmp_path: Path) -> None:
+    import openpyxl
+    import pptx
+
+    workbook = openpyxl.Workbook()
+    for row in (["part", "made in"], ["turbine", 1924]):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "mill.xlsx")
+    slides = pptx.Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[1])
+    slide.shapes.title.text = "The Mill"
+    slide.placeholders[1].text = "The weir is made of granite."
+    slides.save(tmp_path / "mill.pptx")
+    assert "| turbine | 1924 |" in one(tmp_path / "mill.xlsx").text
+    presentation = one(tmp_path / "mill.pptx")
+    assert (presentation.title, "made of granite" in presentation.text) == ("The Mill", True)
