@@ -77,11 +77,6 @@ class Producer(Generic[T]):
         """Items that the source has given so far."""
         return self._first + len(self._items)
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether everything, the end included, has been acknowledged or nothing is left to give."""
-        return self._ended and not self._items
-
     def idle_s(self) -> float:
         """Seconds since the last pull ended; 0 while one is waiting."""
         return 0.0 if self._pulls else self._clock.now() - self.last_pull

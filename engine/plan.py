@@ -44,6 +44,7 @@ class Compiled:
     ops: tuple[Op, ...]
     first: tuple[int, ...]  # steps that need nothing but inputs
     output: int
+    forks: bool  # whether two steps may ever run at once
     waiting: tuple[int, ...]  # for each index, how many values it waits for
 
 
@@ -67,7 +68,8 @@ def compile_graph(graph: Graph[Any, Any]) -> Compiled:
     ops = tuple(_op(n, sorted(consumers[n.index], key=heavy_first), len(needs[n.index])) for n in graph.nodes)
     first = tuple(sorted((n.index for n in graph.nodes if not needs[n.index]), key=heavy_first))
     waiting = (0,) * inputs + tuple(op.waits_for for op in ops)
-    return Compiled(inputs, ops, first, graph.output, waiting)
+    forks = len(first) > 1 or any(len(op.consumers) > 1 for op in ops)
+    return Compiled(inputs, ops, first, graph.output, forks, waiting)
 
 
 def _op(node: Node, consumers: list[int], waits_for: int) -> Op:

@@ -64,7 +64,7 @@ class Request:
 
     async def _walk_all(self) -> None:
         first, *rest = self._compiled.first
-        if not rest and not any(len(op.consumers) > 1 for op in self._compiled.ops):
+        if not self._compiled.forks:
             await self._walk(first)
             return
         try:

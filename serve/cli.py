@@ -116,8 +116,10 @@ def ingest(paths: tuple[Path, ...], corpus: str | None, config: str | None, engi
         task = bar.add_task("ingesting", total=None, rate="")
 
         def tell(p: Progress) -> None:
-            told = f"{p.documents} documents", f"files, {p.documents_per_s:.1f} documents/s"
-            bar.update(task, description=told[0], total=p.sources, completed=p.sources_read, rate=told[1])
+            rate = f"files, {p.documents_per_s:.1f} documents/s"
+            bar.update(
+                task, description=f"{p.documents} documents", total=p.sources, completed=p.sources_read, rate=rate
+            )
 
         job = IngestJob(paths, corpus_directory(corpus), read_configuration(config), tell=tell)
         report = asyncio.run(job.run(cast("EngineName", engine)))

@@ -47,17 +47,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def open_or_create(directory: Path, configuration: Configuration) -> Corpus:
-    """The corpus there, or a new one for the configured embedder.
-
-    Raises:
-        InvalidInput: The corpus there was made with another embedder.
-    """
-    identity, dimension = embedder_identity(configuration.embedder)
-    if not (directory / MANIFEST).exists():
-        return create_corpus(directory, configuration.corpus_config(identity, dimension))
-    corpus = open_corpus(directory)
-    corpus.require_embedder(identity, dimension)
-    return corpus
+    """The corpus there, or a new one for the configured embedder; Parts checks that one which exists fits it."""
+    if (directory / MANIFEST).exists():
+        return open_corpus(directory)
+    return create_corpus(directory, configuration.corpus_config(*embedder_identity(configuration.embedder)))
 
 
 class IngestJob:

@@ -13,7 +13,7 @@ from engine.errors import InvalidInput
 from graphs.generators import GeneratorConfig
 from graphs.parts import Profile
 from operators.chunk import ChunkConfig
-from operators.corpus.manifest import Corpus, CorpusConfig
+from operators.corpus.manifest import Corpus, CorpusConfig, IndexConfig
 from operators.extract import ExtractConfig
 from operators.feedback import FeedbackConfig
 from operators.fuse import FuseConfig
@@ -33,20 +33,6 @@ GENERATORS: dict[str, type[GeneratorConfig]] = {
 }
 
 
-class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a new corpus is made; an existing one keeps what it was made with. See CorpusConfig."""
-
-    shards: int = 1
-    measure: str = "cosine"
-    m: int = 16
-    ef_construction: int = 200
-    ef_search: int = 64
-    k1: float = 1.2
-    b: float = 0.75
-    title_boost: float = 0.5
-    text_boost: float = 1.0
-
-
 class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How prompts are written; templates are packaged names or paths. See PromptConfig."""
 
@@ -58,7 +44,7 @@ class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sections of a configuration file; every key has a default."""
 
-    corpus: CorpusSettings = msgspec.field(default_factory=CorpusSettings)
+    corpus: IndexConfig = msgspec.field(default_factory=IndexConfig)  # of a new corpus; one that exists keeps its own
     embedder: EmbedderConfig = msgspec.field(default_factory=EmbedderConfig)
     chunks: ChunkConfig = msgspec.field(default_factory=ChunkConfig)
     fuse: FuseConfig = msgspec.field(default_factory=FuseConfig)

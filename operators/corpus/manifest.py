@@ -19,12 +19,10 @@ MEASURES = ("cosine", "l2", "ip")
 ANALYZERS = ("mixed", "anserini-english")
 
 
-class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a corpus is built and searched; fixed when it is created.
+class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a corpus is partitioned, indexed and searched; what a person may choose when it is created.
 
     Args:
-        embedder: Identity of the model that made the vectors; another model's vectors are refused.
-        dimension: Numbers in a vector.
         shards: Partitions by hash of the document id. One serves about a million chunks.
         measure: "cosine", "l2" or "ip" (inner product).
         m: HNSW: links of a vector; 8 to 48, more for high recall in high dimensions.
@@ -35,11 +33,8 @@ class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         title_boost: Weight of a term in the title and the headings above the chunk; 0 leaves them out.
         text_boost: Weight of a term in the text.
         analyzer: "mixed" (English and Chinese, Japanese, Korean in one index; accents folded), or "anserini-english".
-        chunking: How chunks were cut, in words or as the chunker's configuration; for people.
     """
 
-    embedder: str
-    dimension: int
     shards: int = 1
     measure: str = "cosine"
     m: int = 16
@@ -50,6 +45,36 @@ class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     title_boost: float = 0.5
     text_boost: float = 1.0
     analyzer: str = "mixed"
+
+    def __post_init__(self) -> None:
+        """Refuses what no corpus can be built with.
+
+        Raises:
+            InvalidInput: A value is out of its range.
+        """
+        _among("measure", self.measure, MEASURES)
+        _among("analyzer", self.analyzer, ANALYZERS)
+        _within("shards", self.shards, 1, 1_024)
+        _within("m", self.m, 2, 256)
+        _within("ef_construction", self.ef_construction, self.m, 10_000)
+        _within("ef_search", self.ef_search, 1, 10_000)
+        _within("k1", self.k1, 0, 10)
+        _within("b", self.b, 0, 1)
+        _within("title_boost", self.title_boost, 0, 100)
+        _within("text_boost", self.text_boost, 0, 100)
+
+
+class CorpusConfig(IndexConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a corpus is built and searched; fixed when it is created.
+
+    Args:
+        embedder: Identity of the model that made the vectors; another model's vectors are refused.
+        dimension: Numbers in a vector.
+        chunking: How chunks were cut, in words or as the chunker's configuration; for people.
+    """
+
+    embedder: str
+    dimension: int
     chunking: str = ""
 
     def __post_init__(self) -> None:
@@ -60,17 +85,8 @@ class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         if not self.embedder:
             raise InvalidInput("corpus: embedder is empty; expected the identity of the embedding model")
-        _among("measure", self.measure, MEASURES)
-        _among("analyzer", self.analyzer, ANALYZERS)
         _within("dimension", self.dimension, 1, 65_536)
-        _within("shards", self.shards, 1, 1_024)
-        _within("m", self.m, 2, 256)
-        _within("ef_construction", self.ef_construction, self.m, 10_000)
-        _within("ef_search", self.ef_search, 1, 10_000)
-        _within("k1", self.k1, 0, 10)
-        _within("b", self.b, 0, 1)
-        _within("title_boost", self.title_boost, 0, 100)
-        _within("text_boost", self.text_boost, 0, 100)
+        IndexConfig.__post_init__(self)
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,8 +19,8 @@ import numpy as np
 from engine.batcher import Batcher, BatcherStatistics, BatchLimits
 from engine.errors import InvalidInput
 from operators.models.device import torch_device
+from operators.models.padding import rectangles
 
-MAX_PADDING: Final = 1 / 8  # share of a bucket's tokens that may be padding: less makes more, smaller buckets
 GPU_WIDTH_MULTIPLE: Final = 8  # half-precision matrix units want sizes that 8 divides
 _INTEGERS: Final = {"max_length": (16, 1 << 20), "max_batch_tokens": (16, 1 << 30), "threads": (1, 1024)}
 _DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
@@ -161,13 +162,13 @@ class CrossEncoder:
         """The logits of one batch, in its order; blocks, so call it where blocking is allowed."""
         import torch  # noqa: PLC0415 - heavy
 
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].ids), reverse=True)
+        runs = list(rectangles(pairs))
         with torch.inference_mode():
             # The results of all buckets are copied back once: each copy waits until the GPU is done.
-            logits = [self._forward([pairs[i] for i in bucket]) for bucket in buckets(order, pairs)]
+            logits = [self._forward([pairs[i] for i in bucket]) for bucket in runs]
             flat = torch.cat(logits).float().cpu().tolist() if logits else []
         scores = [0.0] * len(pairs)
-        for i, logit in zip(order, flat, strict=True):
+        for i, logit in zip(chain.from_iterable(runs), flat, strict=True):
             scores[i] = logit
         return scores
 
@@ -199,29 +200,6 @@ class CrossEncoder:
         """Stop both threads, after what they are at; requests that wait end with StageDied."""
         await asyncio.to_thread(self._tokenizing.shutdown)
         await self._batcher.aclose()
-
-
-def buckets(order: Sequence[int], pairs: Sequence[TokenPair]) -> Iterator[list[int]]:
-    """Cut indices, longest pair first, into runs that waste at most `MAX_PADDING` of their tokens on padding.
-
-    Example:
-        >>> pairs = [TokenPair(np.zeros(n, int), np.empty(0, int)) for n in (100, 90, 80, 30)]
-        >>> list(buckets([0, 1, 2, 3], pairs))
-        [[0, 1, 2], [3]]
-    """
-    bucket: list[int] = []
-    width = tokens = 0
-    for index in order:
-        length = len(pairs[index].ids)
-        if bucket and width * (len(bucket) + 1) - (tokens + length) > MAX_PADDING * width * (len(bucket) + 1):
-            yield bucket
-            bucket, tokens = [], 0
-        if not bucket:
-            width = length
-        bucket.append(index)
-        tokens += length
-    if bucket:
-        yield bucket
 
 
 def pad(

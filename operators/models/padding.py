@@ -5,13 +5,22 @@ Shape legend: B = texts of one rectangle, T = tokens of its longest text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence, Sized
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 
 MAX_PADDING: Final = 1 / 8  # share of a rectangle that may be padding: less makes more, smaller rectangles
+
+
+class Tokens(Protocol):
+    """Whatever holds the token ids of one text, or of a pair of texts."""
+
+    @property
+    def ids(self) -> Sized:
+        """The ids."""
+        ...
 
 
 class TokenIds(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +59,7 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
         return arrays
 
 
-def rectangles(texts: Sequence[TokenIds]) -> Iterator[list[int]]:
+def rectangles(texts: Sequence[Tokens]) -> Iterator[list[int]]:
     """Indices, the longest text first, in runs that waste at most `MAX_PADDING` of their tokens on padding.
 
     Example:

@@ -18,13 +18,12 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from engine.errors import Cancelled, DeadlineExceeded, InvalidInput, StageDied
 from engine.scope import Scope, entered
 from operators.models.cross_encoder import (
-    MAX_PADDING,
     CrossEncoder,
     CrossEncoderConfig,
     TokenPair,
-    buckets,
     pad,
 )
+from operators.models.padding import MAX_PADDING, rectangles
 from tests.cross_encoders import build_cross_encoder
 
 QUESTION = "Who repaired the water mill after the flood?"
@@ -240,7 +239,7 @@ def test_a_configuration_pickles():
 def test_buckets_hold_every_pair_once_and_little_padding(lengths):
     pairs = [pair_of([0] * length) for length in lengths]
     order = sorted(range(len(pairs)), key=lambda i: -lengths[i])
-    cut = list(buckets(order, pairs))
+    cut = list(rectangles(pairs))
     assert [index for bucket in cut for index in bucket] == order
     for bucket in cut:
         width, tokens = max(lengths[i] for i in bucket), sum(lengths[i] for i in bucket)
