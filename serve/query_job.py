@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.errors import InvalidInput
 from engine.run import EngineName, Running
 from engine.scope import Priority, Scope
 from graphs.parts import Parts
@@ -31,7 +32,11 @@ async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: P
 
     Returns:
         Number of questions.
+
+    Raises:
+        InvalidInput: The query file is wrong, or the run cannot be written there; told before anything is searched.
     """
+    _refuse_unwritable(run)
     asked = read_queries(queries)
     deep = msgspec.structs.replace(
         settings, limit=max(DEPTH, settings.limit), candidates=max(2 * DEPTH, settings.candidates)
@@ -52,3 +57,10 @@ async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: P
         for query, found in zip(asked, ranked, strict=True):
             write_run(file, query.id, found)
     return len(asked)
+
+
+def _refuse_unwritable(run: Path) -> None:
+    if run.is_dir() or not run.parent.is_dir():
+        raise InvalidInput(
+            f"--run {run}: expected a file in a folder that exists; make {run.parent} or name another file"
+        )

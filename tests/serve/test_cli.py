@@ -57,6 +57,13 @@ def test_a_query_file_becomes_a_trec_run(headrace, corpus, tmp_path):
     assert run["q2"][0] == "documents/handbook.txt"
 
 
+def test_a_run_that_cannot_be_written_is_refused_before_anything_is_searched(headrace, corpus, tmp_path):
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"_id": "q1", "text": "mill"}\n')
+    for run in (tmp_path / "nowhere" / "out.trec", tmp_path):
+        refused(headrace("search", "--queries", queries, "--run", run, "--corpus", corpus), "--run", str(run))
+
+
 @pytest.mark.parametrize("graph", ["ingest", "search", "rag"])
 def test_explain_draws_each_graph(headrace, corpus, graph):
     assert "hops one after another" in headrace("explain", graph, "--corpus", corpus).stdout
