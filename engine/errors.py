@@ -6,6 +6,8 @@
     ├── InvalidInput               a value from outside is wrong; also a ValueError; exit code 2
     │   └── GraphError             a graph is written wrongly; raised when it is defined, not when it runs
     │       └── GraphTypeError     an edge joins two types that do not fit
+    ├── AccessDenied               whoever asks may not do that
+    ├── StorageError               the disk refused a write: it is full, read-only or broken
     ├── RequestEnded               the request, not the step, is the reason
     │   ├── Cancelled              its caller went away
     │   └── DeadlineExceeded       its time is spent
@@ -57,6 +59,14 @@ def _rebuild(kind: type[HeadraceError], args: tuple[Any, ...], state: dict[str, 
 
 class InvalidInput(HeadraceError, ValueError):
     """A value from outside is wrong: the message names it, what was expected and what to do."""
+
+
+class AccessDenied(HeadraceError):
+    """Whoever asks may not do that; what they may not even see is reported as absent instead."""
+
+
+class StorageError(HeadraceError):
+    """The disk refused a write: it is full, read-only or broken. The message says what of it is stored."""
 
 
 class GraphError(InvalidInput):

@@ -24,6 +24,13 @@ class Priority(IntEnum):
     BATCH = 1
 
 
+class Identity(msgspec.Struct, array_like=True, frozen=True):
+    """Who asks: a user and the groups that the user belongs to. Whoever keeps data decides what they may see."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+
+
 class ScopeWire(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A scope as it crosses a hop: remaining milliseconds instead of a wall time, since clocks differ."""
 
@@ -32,20 +39,22 @@ class ScopeWire(msgspec.Struct, array_like=True, frozen=True, gc=False):
     priority: int
     traced: bool
     cancelled: bool
+    identity: Identity | None = None
 
 
 class Scope:
-    """Identity, deadline, priority, cancellation and trace of one request.
+    """Id, deadline, priority, cancellation, trace and asking person of one request.
 
     Args:
         id: The request id; made up when absent.
         timeout_s: Seconds from now until the deadline; None for no deadline.
         priority: Who is served first where work queues.
         trace: Where spans are recorded; None records nothing.
+        identity: Who asks; None is whoever runs the process, who may see and change everything.
         clock: Source of time.
     """
 
-    __slots__ = ("_cancelled", "clock", "deadline", "id", "priority", "trace")
+    __slots__ = ("_cancelled", "clock", "deadline", "id", "identity", "priority", "trace")
 
     def __init__(
         self,
@@ -54,6 +63,7 @@ class Scope:
         timeout_s: float | None = None,
         priority: Priority = Priority.INTERACTIVE,
         trace: Trace | None = None,
+        identity: Identity | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
         self.id = id or f"{_PROCESS}-{next(_numbers)}"
@@ -61,6 +71,7 @@ class Scope:
         self.deadline = None if timeout_s is None else clock.now() + timeout_s
         self.priority = priority
         self.trace = trace
+        self.identity = identity
         self._cancelled = False
 
     def remaining_s(self) -> float | None:
@@ -94,17 +105,25 @@ class Scope:
             raise DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)
 
     def to_wire(self) -> ScopeWire:
-        """The five fields that cross a hop."""
+        """What crosses a hop."""
         remaining = self.remaining_s()
         remaining_ms = None if remaining is None else remaining * 1000
-        return ScopeWire(self.id, remaining_ms, int(self.priority), self.trace is not None, self._cancelled)
+        traced = self.trace is not None
+        return ScopeWire(self.id, remaining_ms, int(self.priority), traced, self._cancelled, self.identity)
 
     @classmethod
     def from_wire(cls, wire: ScopeWire, clock: Clock = MONOTONIC) -> Scope:
         """The scope on the far side of a hop; its deadline counts from the arrival."""
         timeout_s = None if wire.remaining_ms is None else wire.remaining_ms / 1000
         trace = Trace(clock=clock) if wire.traced else None
-        scope = cls(wire.id, timeout_s=timeout_s, priority=Priority(wire.priority), trace=trace, clock=clock)
+        scope = cls(
+            wire.id,
+            timeout_s=timeout_s,
+            priority=Priority(wire.priority),
+            trace=trace,
+            identity=wire.identity,
+            clock=clock,
+        )
         if wire.cancelled:
             scope.cancel()
         return scope

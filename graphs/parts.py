@@ -40,7 +40,7 @@ from operators.models.embedder_files import embedder_identity
 from operators.plan_question import PlanConfig, plan_question
 from operators.prompt import PromptConfig, build_prompt, prompt_texts
 from operators.rerank import Reranker
-from operators.select import cut_to_candidates, cut_to_limit, owners, owners_of_plan, results
+from operators.select import cut_to_candidates, cut_to_limit, owners_of_fetch, owners_of_plan, page, results
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def empty(leg: str) -> Ranking:
 _best = step(cut_to_limit, name="best")
 _candidates = step(cut_to_candidates, name="candidates")
 _results = step(results)
+_page = step(page)
 _cite = step(cite)
 
 
@@ -124,7 +125,8 @@ class Parts:
 
     @cached_property
     def _plan(self) -> Step[..., Plan]:
-        config = PlanConfig(dense_languages=self.profile.embedder.reads)
+        threshold = self.profile.corpus.config.score_threshold
+        config = PlanConfig(dense_languages=self.profile.embedder.reads, score_threshold=threshold)
         return step(partial(plan_question, config=config), name="planner")
 
     # Retrieval
@@ -138,8 +140,8 @@ class Parts:
             moved = self._refine(vector, self._vectors(plan, self._seeds(hits)))
             hits = self._fuse(plan, self._dense(plan, moved), lexical)
         if self.profile.reranker is None:
-            return _results(plan, self._fetch(_best(plan, hits)))
-        return self._rerank(plan, _results(plan, self._fetch(_candidates(plan, hits))))
+            return _page(_results(plan, self._fetch(plan, vector, _best(plan, hits))))
+        return _page(self._rerank(plan, _results(plan, self._fetch(plan, vector, _candidates(plan, hits)))))
 
     def planner(self, question: Question) -> Plan:
         """Draw the planner."""
@@ -189,8 +191,8 @@ class Parts:
         return step(partial(refine, config=self.profile.feedback))
 
     @cached_property
-    def _fetch(self) -> Step[[Ranking], list[Passage]]:
-        return self.shards.gather(Shard.fetch, merge_passages, split=owners)
+    def _fetch(self) -> Step[[Plan, np.ndarray, Ranking], list[Passage]]:
+        return self.shards.gather(Shard.fetch, merge_passages, split=owners_of_fetch)
 
     @cached_property
     def _rerank(self) -> Step[[Plan, Results], Results]:

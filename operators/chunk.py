@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from engine.errors import InvalidInput
 from operators.chunk_structure import structure_spans
 from operators.cut import RECURSIVE, Cutter
-from operators.measure import Measure
+from operators.measure import Measure, Ruler
 from operators.messages import Chunk, ChunkedDocument, Document
 from operators.span import Span
 
@@ -57,13 +57,16 @@ class ChunkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-def chunk_document(document: Document, config: ChunkConfig, measure: Measure) -> ChunkedDocument:
+def chunk_document(
+    document: Document, config: ChunkConfig, measure: Measure, *, tokens: Measure | None = None
+) -> ChunkedDocument:
     """Cut a document.
 
     Args:
         document: What to cut; text of any length, in time and memory linear in it.
         config: How to cut it.
         measure: Length in the unit that `config` names.
+        tokens: Counts the tokens of chunks that are measured in characters; without it those are not counted.
 
     Returns:
         The document with its chunks in the order of their starts, a parent before its children. For every chunk
@@ -85,12 +88,13 @@ def chunk_document(document: Document, config: ChunkConfig, measure: Measure) ->
     """
     if measure.unit != config.unit:
         raise InvalidInput(f"chunk.unit is {config.unit!r} but the measure counts {measure.unit}; give one that fits")
-    cutter = Cutter(document.text, measure.ruler(document.text), size=config.size, overlap=config.overlap)
+    ruler = measure.ruler(document.text)
+    cutter = Cutter(document.text, ruler, size=config.size, overlap=config.overlap)
     pieces = structure_spans(document, cutter) if config.strategy == "structure" else recursive_spans(cutter)
     spans = [span for span in pieces if span.start < span.end]  # blank: an accented space, cut from its accent
-    if config.parents:
-        return ChunkedDocument(document, tuple(_with_parents(spans, cutter)))
-    return ChunkedDocument(document, tuple(_chunk(i, span, document.text) for i, span in enumerate(spans)))
+    chunks = _with_parents(spans, cutter) if config.parents else (_chunk(i, s, cutter) for i, s in enumerate(spans))
+    counter = ruler if measure.unit == "tokens" else tokens.ruler(document.text) if tokens else None
+    return ChunkedDocument(document, tuple(chunks if counter is None else _counted(chunks, counter)))
 
 
 def recursive_spans(cutter: Cutter) -> Iterator[Span]:
@@ -112,9 +116,9 @@ def _with_parents(spans: Sequence[Span], cutter: Cutter) -> Iterator[Chunk]:
         parent = None
         if len(run) > 1:
             parent, ordinal = ordinal, ordinal + 1
-            yield _chunk(parent, Span(run[0].start, run[-1].end, run[0].context), cutter.text)
+            yield _chunk(parent, Span(run[0].start, run[-1].end, run[0].context), cutter)
         for span in run:
-            yield _chunk(ordinal, span, cutter.text, parent)
+            yield _chunk(ordinal, span, cutter, parent)
             ordinal += 1
 
 
@@ -131,10 +135,14 @@ def _runs(spans: Sequence[Span], cutter: Cutter) -> Iterator[list[Span]]:
         yield run
 
 
-def _chunk(ordinal: int, span: Span, text: str, parent: int | None = None) -> Chunk:
+def _counted(chunks: Iterable[Chunk], counter: Ruler) -> Iterator[Chunk]:
+    return (msgspec.structs.replace(c, tokens=counter.length(c.start, c.end)) for c in chunks)
+
+
+def _chunk(ordinal: int, span: Span, cutter: Cutter, parent: int | None = None) -> Chunk:
     return Chunk(
         ordinal=ordinal,
-        text=text[span.start : span.end],
+        text=cutter.text[span.start : span.end],
         start=span.start,
         end=span.end,
         context=span.context,

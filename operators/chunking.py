@@ -9,6 +9,8 @@ from operators.chunk import ChunkConfig, chunk_document
 from operators.measure import CharacterMeasure, Measure
 from operators.messages import ChunkedDocument, Document
 from operators.models.embedder import EmbedderConfig, token_measure
+from operators.models.model_files import model_folder
+from operators.models.token_measure import TokenMeasure
 
 
 class Chunker:
@@ -17,28 +19,34 @@ class Chunker:
     Args:
         config: How to cut.
         measure: Gives the lengths that the configuration's sizes are in.
+        tokens: Counts tokens when `measure` does not; see `chunk_document`.
     """
 
-    def __init__(self, config: ChunkConfig, measure: Measure) -> None:
+    def __init__(self, config: ChunkConfig, measure: Measure, *, tokens: Measure | None = None) -> None:
         self._config = config
         self._measure = measure
+        self._tokens = tokens
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="chunker")
 
     @classmethod
     def open(cls, config: ChunkConfig, embedder: EmbedderConfig) -> Chunker:
-        """Load the embedder's tokenizer, when sizes are in tokens; never its weights.
+        """Load the embedder's tokenizer, to measure or at least to count with; never its weights.
 
         Raises:
-            InvalidInput: The embedder's files cannot be found.
+            InvalidInput: The embedder's files cannot be found; or sizes are in tokens, and it has no fast tokenizer.
         """
-        return cls(config, CharacterMeasure() if config.unit == "characters" else token_measure(embedder))
+        if config.unit == "tokens":
+            return cls(config, token_measure(embedder))
+        folder = model_folder(embedder.model)
+        counted = (folder / "tokenizer.json").is_file()  # a model without one can be used, its tokens are not counted
+        return cls(config, CharacterMeasure(), tokens=TokenMeasure.open(folder) if counted else None)
 
     async def chunk(self, documents: list[Document]) -> list[ChunkedDocument]:
         """Each document with its chunks, in the given order; see `chunk_document`."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._cut, documents)
 
     def _cut(self, documents: list[Document]) -> list[ChunkedDocument]:
-        return [chunk_document(d, self._config, self._measure) for d in documents]
+        return [chunk_document(d, self._config, self._measure, tokens=self._tokens) for d in documents]
 
     async def aclose(self) -> None:
         """Stop the worker."""

@@ -10,6 +10,8 @@ from typing import Any, NewType
 import msgspec
 import numpy as np
 
+from operators.filter_tree import EVERYTHING, Filter
+
 DocumentId = NewType("DocumentId", str)
 ChunkKey = NewType("ChunkKey", int)  # 63 bits of a hash of (document id, ordinal): the same whatever the shard count
 
@@ -20,11 +22,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How one question is to be answered; every field has a default that suits most corpora."""
 
     limit: int = 10  # passages returned or shown to the generator
+    offset: int = 0  # best passages left out before them: the next page
     legs: dict[str, float] = msgspec.field(default_factory=lambda: {"dense": 1.0, "lexical": 1.0})  # weight 0: left out
     candidates: int = 100  # hits that each leg fetches before fusion
     rerank_candidates: int = 50  # passages that the cross-encoder reads at most
-    filters: dict[str, Any] = msgspec.field(default_factory=dict)  # document metadata: equal to, or one of a list
+    filters: dict[str, Any] = msgspec.field(default_factory=dict)  # see operators/filter_tree.py
     scope_prefix: str = ""  # only documents whose id begins so
+    score_threshold: float | None = None  # least semantic score of a passage, whichever leg found it; None: any
+    ef_search: int = 0  # HNSW: candidates weighed; 0: as the corpus says
+    measure: str = ""  # of the dense leg; another than the corpus's compares every vector. Empty: the corpus's
+    include_scores: bool = True
+    include_metadata: bool = True
     language: str = ""  # "en", "zh", ...; empty: guessed from the question
     max_answer_tokens: int = 512
     answer_schema: dict[str, Any] | None = None  # a JSON schema that the answer must follow
@@ -54,8 +62,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     rerank_candidates: int
     language: str
-    filters: dict[str, Any] = msgspec.field(default_factory=dict)
+    filters: Filter = EVERYTHING
     scope_prefix: str = ""
+    offset: int = 0
+    score_threshold: float | None = None
+    ef_search: int = 0
+    measure: str = ""
+    include_scores: bool = True
+    include_metadata: bool = True
     max_answer_tokens: int = 512
     answer_schema: dict[str, Any] | None = None
 
@@ -86,9 +100,13 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     start: int
     end: int
-    score: float  # of the step that ordered last, documented there
+    score: float | None  # of the step that ordered last, documented there; None: scores were not asked for
+    semantic: float | None = None  # semantic score to the question, see operators/corpus/measures.py; None: no vector
     ranks: dict[str, int] = msgspec.field(default_factory=dict)  # 1-based rank in each leg that found it
     metadata: Metadata = msgspec.field(default_factory=dict)
+    owner: str = ""
+    collections: tuple[str, ...] = ()
+    edited: bool = False  # changed by itself: then start and end say what it stands for, and the text differs
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -120,6 +138,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""  # path or URL
     media_type: str = "text/plain"
     metadata: Metadata = msgspec.field(default_factory=dict)
+    owner: str = ""  # who may change it; empty: nobody in particular
+    collections: tuple[str, ...] = ()  # names of the groups of documents that it is in
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +155,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     context: str = ""
     parent: int | None = None
+    tokens: int = 0  # as the embedder counts them; 0: not counted
 
 
 class ChunkedDocument(msgspec.Struct, frozen=True):
@@ -158,6 +179,96 @@ class Written(msgspec.Struct, frozen=True):
     document_id: str
     outcome: str
     chunks: int
+
+
+class KnownVectors(msgspec.Struct, frozen=True):
+    """Vectors that a corpus has already, by the hash of what was embedded: float32[N, D], one a hash."""
+
+    hashes: list[bytes]
+    vectors: np.ndarray
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What a deletion removed, and the ids that were not there, in the given order."""
+
+    documents: int
+    chunks: int
+    missing: tuple[str, ...] = ()
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """A new text for one chunk of a document's version."""
+
+    chunk_id: str
+    version: int
+    text: str
+    tokens: int = 0
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Which documents or chunks to list: those that pass the filters, from `offset` on, `limit` at most.
+
+    Documents come newest first, then by id; chunks by document id, then in their order.
+    """
+
+    filters: Filter = EVERYTHING
+    scope_prefix: str = ""
+    offset: int = 0
+    limit: int = 100
+    include_vectors: bool = False
+
+
+class DocumentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored document without its text."""
+
+    id: str
+    title: str
+    source: str
+    media_type: str
+    metadata: Metadata
+    owner: str
+    collections: tuple[str, ...]
+    version: int  # 1 when it was added, one more at each replacement
+    created: float  # seconds since 1970
+    updated: float
+    size_bytes: int  # of its text in UTF-8
+    chunks: int
+    tokens: int  # of its chunks; what overlaps is counted as often as it is stored
+
+
+class DocumentPage(msgspec.Struct, frozen=True):
+    """One page of a listing, and how many there are on all of them."""
+
+    documents: list[DocumentInfo]
+    total: int
+
+
+class ChunkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored chunk."""
+
+    chunk_id: str
+    document_id: str
+    title: str  # the document's
+    version: int  # likewise
+    ordinal: int
+    parent: int | None
+    start: int
+    end: int
+    context: str
+    text: str
+    tokens: int
+    edited: bool  # changed by itself: then start and end say what it stands for, and the text differs
+    metadata: Metadata
+    owner: str
+    collections: tuple[str, ...]
+    vector: np.ndarray | None = None  # float32[D]
+
+
+class ChunkPage(msgspec.Struct, frozen=True):
+    """One page of a listing, and how many there are on all of them."""
+
+    chunks: list[ChunkInfo]
+    total: int
 
 
 class Skipped(msgspec.Struct, frozen=True):

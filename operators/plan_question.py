@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from engine.errors import InvalidInput
+from operators.corpus.measures import MEASURES
+from operators.filter_parse import parse_filter
 from operators.messages import Leg, Plan, Question, Settings
 
 LEGS: Final = ("dense", "lexical")  # in the order in which a plan lists them
@@ -45,10 +47,13 @@ class PlanConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         foreign_weight: Factor of the dense leg's weight for a question in another language, when there is another leg.
             0.02 lets words decide and vectors order only what words leave open. Measured with the packaged English
             embedder on 403 Chinese questions (CMRC 2018), recall@1: 0.48 at 1, 0.91 at 0.05, words alone 0.97.
+        score_threshold: Least semantic score for questions that name none; it needs the dense leg, so a question that
+            leaves that out is not held to it.
     """
 
     dense_languages: tuple[str, ...] = ()
     foreign_weight: float = 0.02
+    score_threshold: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.foreign_weight <= 1:
@@ -81,7 +86,7 @@ def plan_question(question: Question, *, config: PlanConfig = _ANY) -> Plan:
     """
     text, settings = normalize_question(question.text), question.settings
     _check_counts(settings)
-    _check_filters(settings.filters)
+    filters = parse_filter(settings.filters)
     language = _language(settings.language) or guess_language(text)
     legs = _for_language(_legs(settings), language, config)
     return Plan(
@@ -91,8 +96,14 @@ def plan_question(question: Question, *, config: PlanConfig = _ANY) -> Plan:
         limit=settings.limit,
         rerank_candidates=settings.rerank_candidates,
         language=language,
-        filters=settings.filters,
+        filters=filters,
         scope_prefix=_clean("scope_prefix", settings.scope_prefix),
+        offset=settings.offset,
+        score_threshold=_threshold(settings, config),
+        ef_search=settings.ef_search,
+        measure=settings.measure,
+        include_scores=settings.include_scores,
+        include_metadata=settings.include_metadata,
         max_answer_tokens=settings.max_answer_tokens,
         answer_schema=settings.answer_schema,
     )
@@ -151,7 +162,7 @@ def _legs(settings: Settings) -> tuple[Leg, ...]:
         if not _is_number(weight) or not 0 <= weight <= MAX_WEIGHT:  # NaN fails both comparisons
             raise InvalidInput(f"the weight of leg {name!r} is {weight!r}; expected 0 (left out) to {MAX_WEIGHT:,}")
     legs = tuple(
-        Leg(name=name, weight=float(settings.legs[name]), limit=settings.candidates)
+        Leg(name=name, weight=float(settings.legs[name]), limit=_candidates(settings))
         for name in LEGS
         if settings.legs.get(name)
     )
@@ -160,9 +171,18 @@ def _legs(settings: Settings) -> tuple[Leg, ...]:
     return legs
 
 
+def _candidates(settings: Settings) -> int:
+    """Hits that each leg fetches: as configured, or the multiple of it that reaches the end of a later page."""
+    return settings.candidates * -(-(settings.offset + settings.limit) // settings.candidates)
+
+
 def _check_counts(settings: Settings) -> None:
     _check_between("limit", settings.limit, 1, MAX_LIMIT)
     _check_between("candidates", settings.candidates, 1, MAX_CANDIDATES)
+    _check_between("offset", settings.offset, 0, MAX_CANDIDATES)
+    _check_between("ef_search", settings.ef_search, 0, MAX_CANDIDATES)
+    if settings.measure and settings.measure not in MEASURES:
+        raise InvalidInput(f"measure is {settings.measure!r}; expected one of {', '.join(MEASURES)}")
     _check_between("rerank_candidates", settings.rerank_candidates, 0, MAX_CANDIDATES)
     if settings.candidates < settings.limit:
         raise InvalidInput(
@@ -178,20 +198,19 @@ def _check_between(name: str, value: Any, low: int, high: int) -> None:
         raise InvalidInput(f"{name} is {value!r}; expected a whole number from {low} to {high}")
 
 
-def _check_filters(filters: Any) -> None:
-    if not isinstance(filters, dict):
-        raise InvalidInput(f"filters is a {type(filters).__name__}; expected a mapping of metadata fields to values")
-    for field, wanted in filters.items():
-        if not isinstance(field, str) or not field.strip():
-            raise InvalidInput(f"filters names the field {field!r}; expected the name of a metadata field")
-        if isinstance(wanted, list) and not wanted:
-            raise InvalidInput(f"the filter on {field!r} is an empty list, which nothing matches; leave it out")
-        for value in wanted if isinstance(wanted, list) else [wanted]:
-            if not isinstance(value, str | bool) and not (_is_number(value) and math.isfinite(value)):
-                raise InvalidInput(
-                    f"the filter on {field!r} asks for {value!r}; "
-                    "expected a text, a number, true, false, or a list of them"
-                )
+def _threshold(settings: Settings, config: PlanConfig) -> float | None:
+    """The question's own threshold, else the corpus's where it can be applied."""
+    wanted, has_dense = settings.score_threshold, bool(settings.legs.get("dense"))
+    if wanted is None:
+        return config.score_threshold if has_dense else None
+    if not _is_number(wanted) or not math.isfinite(wanted):
+        raise InvalidInput(f"score_threshold is {wanted!r}; expected a finite number, or none at all")
+    if not has_dense:
+        raise InvalidInput(
+            f"score_threshold is {wanted} and the dense leg is left out: semantic scores come from it; "
+            "give it a weight above 0, or leave the threshold out"
+        )
+    return float(wanted)
 
 
 def _language(code: Any) -> str:

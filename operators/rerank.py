@@ -55,7 +55,7 @@ class Reranker:
 
         At most `plan.rerank_candidates` passages are read, the first ones; they are sorted by their new score, equal
         ones in the order in which they came. Passages behind them follow in their order, each with its old score times
-        the lowest new one, so that scores fall through the whole list. Only then the list is cut to `plan.limit`.
+        the lowest new one, so that scores fall through the whole list. Only then the list is cut to the plan's page.
 
         If the model fails, the passages keep their order and scores, and the trace says why: an answer from the fused
         order is better than none. A cancelled or late request is no failure and raises.
@@ -65,7 +65,7 @@ class Reranker:
             results: Passages, best first, scores in [0, 1].
 
         Returns:
-            At most `plan.limit` passages, scores in [0, 1], highest first.
+            Passages up to the end of the plan's page, scores in [0, 1], highest first.
 
         Raises:
             Cancelled, DeadlineExceeded, QueueFull: As the batcher says.
@@ -77,9 +77,9 @@ class Reranker:
             raise
         except _MODEL_ERRORS as error:
             _report(error)
-            return Results(plan, results.passages[: plan.limit])
+            return Results(plan, results.passages[: plan.offset + plan.limit])
         passages = [*_rescored(head, scores), *_scaled(tail, float(scores.min()) if len(head) else 1.0)]
-        return Results(plan, tuple(passages[: plan.limit]))
+        return Results(plan, tuple(passages[: plan.offset + plan.limit]))
 
     async def aclose(self) -> None:
         """Close the scorer."""
@@ -97,7 +97,7 @@ def _rescored(passages: Sequence[Passage], scores: np.ndarray) -> list[Passage]:
 
 
 def _scaled(passages: Sequence[Passage], factor: float) -> list[Passage]:
-    return [msgspec.structs.replace(passage, score=passage.score * factor) for passage in passages]
+    return [msgspec.structs.replace(passage, score=(passage.score or 0.0) * factor) for passage in passages]
 
 
 def _report(error: BaseException) -> None:

@@ -11,13 +11,13 @@ from operators.messages import Passage, Plan, Ranking, Results
 
 
 def cut_to_limit(plan: Plan, ranking: Ranking) -> Ranking:
-    """The hits that the plan returns."""
-    return head(ranking, plan.limit)
+    """The hits whose texts are fetched: up to the end of the page, or all when a threshold will leave some out."""
+    return ranking if plan.score_threshold is not None else head(ranking, plan.offset + plan.limit)
 
 
 def cut_to_candidates(plan: Plan, ranking: Ranking) -> Ranking:
-    """The hits that a reranker reads, and at least those that the plan returns."""
-    return head(ranking, max(plan.limit, plan.rerank_candidates))
+    """The hits that a reranker reads, and at least those up to the end of the page."""
+    return head(ranking, max(plan.offset + plan.limit, plan.rerank_candidates))
 
 
 def head(ranking: Ranking, n: int) -> Ranking:
@@ -42,6 +42,25 @@ def owners_of_plan(shards: int, plan: Plan, ranking: Ranking) -> list[tuple[Any,
     return [None if own is None else (plan, ranking) for own in owners(shards, ranking)]
 
 
+def owners_of_fetch(shards: int, plan: Plan, vector: np.ndarray, ranking: Ranking) -> list[tuple[Any, ...] | None]:
+    """As `owners`, for a fetch."""
+    return [None if own is None else (plan, vector, ranking) for own in owners(shards, ranking)]
+
+
 def results(plan: Plan, passages: list[Passage]) -> Results:
-    """Passages as the answer of a search."""
-    return Results(plan, tuple(passages))
+    """The passages whose semantic score reaches the plan's threshold, whichever leg found them."""
+    if plan.score_threshold is None:
+        return Results(plan, tuple(passages))
+    bar = plan.score_threshold
+    return Results(plan, tuple(p for p in passages if p.semantic is not None and p.semantic >= bar))
+
+
+def page(found: Results) -> Results:
+    """The page that the plan asks for, of passages from the first one on, with what is to be shown of them."""
+    plan = found.plan
+    passages = found.passages[plan.offset : plan.offset + plan.limit]
+    if not plan.include_scores:
+        passages = tuple(msgspec.structs.replace(p, score=None, semantic=None, ranks={}) for p in passages)
+    if not plan.include_metadata:
+        passages = tuple(msgspec.structs.replace(p, metadata={}) for p in passages)
+    return Results(plan, passages)

@@ -80,9 +80,15 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def documents(passages: Iterable[Passage]) -> list[RankedDocument]:
-    """The documents of passages, each where and with the score that its best passage has."""
+    """The documents of passages, each where and with the score that its best passage has.
+
+    Raises:
+        InvalidInput: A passage has no score.
+    """
     best: dict[str, RankedDocument] = {}
     for passage in passages:
+        if passage.score is None:
+            raise InvalidInput("a run needs scores; search with include_scores")
         best.setdefault(passage.document_id, RankedDocument(passage.document_id, passage.score))
     return list(best.values())
 

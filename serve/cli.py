@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from typing import Any, cast
 
 import click
-import msgspec
 
-from engine.errors import HeadraceError, InvalidInput
+from engine.errors import InvalidInput
 from engine.graph import Graph
 from engine.run import EngineName
 from engine.scope import Scope
@@ -23,16 +20,15 @@ from graphs.parts import Parts
 from graphs.rag import rag
 from graphs.search import search as search_graph
 from operators.corpus.manifest import open_corpus
-from operators.messages import Question, Settings
+from operators.messages import Question
 from serve import terminal
-from serve.ingest_job import IngestJob, IngestReport, Progress
+from serve.corpus_commands import CORPUS_COMMANDS
+from serve.document_commands import DOCUMENT_COMMANDS
+from serve.ingest_job import IngestJob
+from serve.ingest_reader import Tenancy
+from serve.options import Asking, Person, acting, asking, shared, told
 from serve.query_job import answer_queries
-from serve.settings import Configuration, corpus_directory, read_configuration
-from serve.stats_job import corpus_statistics
-
-P = ParamSpec("P")
-
-USER_MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
+from serve.settings import corpus_directory, read_configuration
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,105 +39,51 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def told(command: Callable[P, None]) -> Callable[P, None]:
-    """A command whose errors are one line on stderr: exit code 2 for what the user can mend, 1 for the rest."""
-
-    @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except InvalidInput as error:
-            click.echo(f"headrace: {error.message}", err=True)
-            sys.exit(USER_MISTAKE)
-        except HeadraceError as error:
-            request = f" (request {error.request_id})" if error.request_id else ""
-            click.echo(f"headrace: {error.message}{request}", err=True)
-            sys.exit(FAILURE)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            click.echo("\nstopped", err=True)
-            sys.exit(INTERRUPTED)
-
-    return guarded
-
-
-def shared(command: Callable[P, None]) -> Callable[P, None]:
-    """The options that every command over a corpus has."""
-    options = (
-        click.option("--corpus", help="Folder of the corpus. [default: $HEADRACE_CORPUS or ~/.headrace/corpus]"),
-        click.option("--config", help="TOML file with models and settings. [default: $HEADRACE_CONFIG]"),
-        click.option("--engine", type=click.Choice(["local", "ray"]), default="local", help="Where stages run."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def legs_option(text: str) -> dict[str, float]:
-    """Legs and weights of `dense,lexical` or `dense=2,lexical=1`.
-
-    Raises:
-        InvalidInput: A weight is no number.
-    """
-    legs: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, weight = part.strip().partition("=")
-        try:
-            legs[name] = float(weight) if weight else 1.0
-        except ValueError:
-            raise InvalidInput(
-                f"--legs {text!r}: the weight {weight!r} is no number; write dense=2,lexical=1"
-            ) from None
-    return legs
-
-
-def settings_of(configuration: Configuration, limit: int | None, legs: str | None) -> Settings:
-    """The configured settings, changed by options."""
-    settings = configuration.search
-    if limit is not None:
-        settings = msgspec.structs.replace(settings, limit=limit, candidates=max(limit, settings.candidates))
-    return settings if legs is None else msgspec.structs.replace(settings, legs=legs_option(legs))
-
-
 @main.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @shared
+@click.option("--owner", default="", help="Whose the documents are: others may neither see nor change them.")
+@click.option("--collection", "collections", multiple=True, help="A collection that the documents go into; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @told
-def ingest(paths: tuple[Path, ...], corpus: str | None, config: str | None, engine: str, *, as_json: bool) -> None:
+def ingest(
+    paths: tuple[Path, ...],
+    corpus: str | None,
+    config: str | None,
+    engine: str,
+    *,
+    owner: str,
+    collections: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Add files and folders to a corpus; what it already holds is not embedded again.
 
-    A folder in BEIR layout (corpus.jsonl) becomes one document a line under its _id.
+    A folder in BEIR layout (corpus.jsonl) becomes one document a line under its _id. Stopped or killed, run it again:
+    it goes on where it ended. With --engine ray the machines of the Ray cluster read, cut and embed.
     """
-    with terminal.progress_bar() as bar:
-        task = bar.add_task("ingesting", total=None, rate="")
-
-        def tell(p: Progress) -> None:
-            rate = f"files, {p.documents_per_s:.1f} documents/s"
-            bar.update(
-                task, description=f"{p.documents} documents", total=p.sources, completed=p.sources_read, rate=rate
-            )
-
-        job = IngestJob(paths, corpus_directory(corpus), read_configuration(config), tell=tell)
-        report = asyncio.run(job.run(cast("EngineName", engine)))
+    tenancy = Tenancy(owner, tuple(dict.fromkeys(collections)))
+    with terminal.ingest_bar() as tell:
+        kind = _ray_job() if engine == "ray" else IngestJob
+        job = kind(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
+        report = asyncio.run(job.run())
     terminal.print_skipped(report.skipped)
     if as_json:
         terminal.print_json(report)
     else:
-        _print_report(report)
+        terminal.print_ingest_report(report)
 
 
-def _print_report(report: IngestReport) -> None:
-    click.echo(
-        f"{report.added} added, {report.replaced} replaced, {report.unchanged} unchanged, "
-        f"{len(report.skipped)} skipped: {report.chunks} chunks in {report.seconds:.1f} s -> {report.corpus}"
-    )
+def _ray_job() -> type[IngestJob]:
+    from serve.ray_ingest import RayIngestJob  # noqa: PLC0415 - one process needs no Ray
+
+    return RayIngestJob
 
 
 @main.command()
 @click.argument("question", required=False)
 @shared
-@click.option("--limit", type=int, help="Passages to return.  [default: 10]")
-@click.option("--legs", help="Ways of retrieving, with weights: dense,lexical or dense=2,lexical=1.")
+@asking
+@acting
 @click.option("--queries", type=click.Path(), help="A BEIR query file instead of a question.")
 @click.option("--run", "run_file", type=click.Path(), help="Where the TREC run for --queries goes.")
 @click.option("--trace", is_flag=True, help="Show where the time went.")
@@ -153,8 +95,8 @@ def search(  # noqa: PLR0913 - one parameter an option
     config: str | None,
     engine: str,
     *,
-    limit: int | None,
-    legs: str | None,
+    asked: Asking,
+    person: Person,
     queries: str | None,
     run_file: str | None,
     trace: bool,
@@ -162,24 +104,23 @@ def search(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Find the passages that answer a question, or those of a whole file of questions."""
     configuration = read_configuration(config)
-    settings = settings_of(configuration, limit, legs)
+    settings, identity = asked.settings(configuration), person.identity()
     parts = Parts(configuration.profile(open_corpus(corpus_directory(corpus))))
     where = cast("EngineName", engine)
     if (queries is None) != (run_file is None) or (queries is None) == (question is None):
         raise InvalidInput('give either a question, or --queries FILE and --run FILE; e.g. headrace search "why?"')
     if queries is not None and run_file is not None:
-        count = asyncio.run(answer_queries(parts, settings, Path(queries), Path(run_file), engine=where))
-        click.echo(f"{count} questions -> {run_file}", err=True)
+        job = answer_queries(parts, settings, Path(queries), Path(run_file), engine=where, identity=identity)
+        click.echo(f"{asyncio.run(job)} questions -> {run_file}", err=True)
         return
-    asyncio.run(_search(parts, Question(question or "", settings), engine=where, trace=trace, as_json=as_json))
+    scope = Scope(trace=Trace() if trace else None, identity=identity)
+    asyncio.run(_search(parts, Question(question or "", settings), scope, engine=where, as_json=as_json))
 
 
-async def _search(parts: Parts, question: Question, *, engine: EngineName, trace: bool, as_json: bool) -> None:
-    scope = Scope(trace=Trace() if trace else None)
+async def _search(parts: Parts, question: Question, scope: Scope, *, engine: EngineName, as_json: bool) -> None:
     async with terminal.started(search_graph(parts), engine) as running:
-        if trace:  # the first question pays for what is set up lazily; the second shows what a question costs
-            await running(question)
-            scope = Scope(trace=Trace())
+        if scope.trace is not None:  # the first question pays for what is set up lazily; this one shows what one costs
+            await running.within(Scope(identity=scope.identity))(question)
         results = await running.within(scope)(question)
     if as_json:
         terminal.print_json(results)
@@ -192,8 +133,8 @@ async def _search(parts: Parts, question: Question, *, engine: EngineName, trace
 @main.command()
 @click.argument("question")
 @shared
-@click.option("--limit", type=int, help="Passages that the generator reads.  [default: 10]")
-@click.option("--legs", help="Ways of retrieving, with weights: dense,lexical or dense=2,lexical=1.")
+@asking
+@acting
 @click.option("--timeout", "timeout_s", type=float, help="Seconds after which the answer ends.")
 @click.option("--trace", is_flag=True, help="Show where the time went.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, when the answer is whole.")
@@ -204,26 +145,29 @@ def ask(  # noqa: PLR0913 - one parameter an option
     config: str | None,
     engine: str,
     *,
-    limit: int | None,
-    legs: str | None,
+    asked: Asking,
+    person: Person,
     timeout_s: float | None,
     trace: bool,
     as_json: bool,
 ) -> None:
     """Answer a question: text as it comes, then the sources. Ctrl-C stops the model at once."""
     configuration = read_configuration(config)
-    asked = Question(question, settings_of(configuration, limit, legs))
+    whole, identity = Question(question, asked.settings(configuration)), person.identity()
     parts = Parts(configuration.profile(open_corpus(corpus_directory(corpus))))
-    where = cast("EngineName", engine)
-    asyncio.run(_ask(parts, asked, engine=where, timeout_s=timeout_s, trace=trace, as_json=as_json))
+
+    def scope() -> Scope:  # made when the models are there: loading them takes nothing from the time for the answer
+        return Scope(timeout_s=timeout_s, trace=Trace() if trace else None, identity=identity)
+
+    asyncio.run(_ask(parts, whole, scope, engine=cast("EngineName", engine), as_json=as_json))
 
 
 async def _ask(
-    parts: Parts, question: Question, *, engine: EngineName, timeout_s: float | None, trace: bool, as_json: bool
+    parts: Parts, question: Question, new_scope: Callable[[], Scope], *, engine: EngineName, as_json: bool
 ) -> None:
     graph = rag(parts)
     async with terminal.started(graph, engine) as running:
-        scope = Scope(timeout_s=timeout_s, trace=Trace() if trace else None)
+        scope = new_scope()
         events = await running.within(scope)(question)
         try:
             if as_json:
@@ -253,18 +197,8 @@ def explain(graph: str, corpus: str | None, config: str | None, engine: str, *, 
     click.echo(drawn.dot() if dot else drawn.explain())
 
 
-@main.command()
-@shared
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@told
-def stats(corpus: str | None, config: str | None, engine: str, *, as_json: bool) -> None:
-    """Say what a corpus holds."""
-    parts = Parts(read_configuration(config).profile(open_corpus(corpus_directory(corpus))))
-    found = asyncio.run(corpus_statistics(parts, cast("EngineName", engine)))
-    if as_json:
-        terminal.print_json(found)
-    else:
-        terminal.print_statistics(found)
+for _command in (*DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
+    main.add_command(_command)
 
 
 if __name__ == "__main__":

@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-import msgspec
-
-from engine.run import EngineName, Running, Session
+from engine.clock import MONOTONIC, Clock
+from engine.errors import AccessDenied, HeadraceError, InvalidInput, QueueFull, StepFailed
+from engine.run import Running, Session
 from engine.scope import Priority, Scope
-from graphs.ingest import commit, ingest
+from graphs.ingest import commit, embedder_counters, ingest
 from graphs.parts import Parts
 from operators.corpus.manifest import MANIFEST, Corpus, create_corpus, open_corpus
-from operators.messages import Document, Skipped, Written
+from operators.messages import Document, Written
 from operators.models.embedder_files import embedder_identity
-from operators.read import Source, find_sources, read_documents
+from serve.ingest_reader import Batch, SeenIds, Tenancy, find, read_batches, without_repeats
+from serve.ingest_report import IngestReport, Progress, Tally
 from serve.settings import Configuration
 
-BATCH_DOCUMENTS = 64
-BATCH_CHARACTERS = 200_000
-BATCHES_IN_FLIGHT = 3  # one is read and cut, one embedded, one written
+BATCHES_IN_FLIGHT = 6  # some are cut or written while others are embedded: the embedder never waits
+COMMIT_EVERY_S = 60.0
 
-
-class IngestReport(msgspec.Struct, frozen=True):
-    """What an ingest did."""
-
-    corpus: str
-    added: int
-    replaced: int
-    unchanged: int
-    chunks: int
-    skipped: tuple[Skipped, ...]
-    seconds: float
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far an ingest is."""
-
-    documents: int
-    sources_read: int
-    sources: int
-    documents_per_s: float
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def open_or_create(directory: Path, configuration: Configuration) -> Corpus:
@@ -53,14 +36,69 @@ def open_or_create(directory: Path, configuration: Configuration) -> Corpus:
     return create_corpus(directory, configuration.corpus_config(*embedder_identity(configuration.embedder)))
 
 
+def asking(running: Running[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """A running graph whose requests stand behind those of people who wait, each in a scope of its own."""
+
+    def ask(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return running.within(Scope(priority=Priority.BATCH))(*args, **kwargs)
+
+    return ask
+
+
+async def divided(
+    work: Callable[[list[T]], Awaitable[list[R]]], items: list[T]
+) -> tuple[list[R], list[tuple[T, HeadraceError]]]:
+    """Results of `work` on a batch, and the items that it refuses.
+
+    A batch that is refused is halved until those at fault are alone; so `work` may be called with an item again, and
+    whatever ends a process or fills a disk is raised.
+    """
+    if not items:
+        return [], []
+    try:
+        return await _admitted(work, items), []
+    except (InvalidInput, AccessDenied, StepFailed) as error:
+        if len(items) == 1:
+            return [], [(items[0], error)]
+    half = len(items) // 2
+    (first, refused), (second, also) = await divided(work, items[:half]), await divided(work, items[half:])
+    return first + second, refused + also
+
+
+async def _admitted(work: Callable[[list[T]], Awaitable[list[R]]], items: list[T]) -> list[R]:
+    """Result of `work`, as soon as there is room: a document of 64 MiB fills the embedder's queue."""
+    while True:
+        try:
+            return await work(items)
+        except QueueFull as full:
+            await asyncio.sleep(full.retry_after_s)
+
+
 class IngestJob:
-    """One run of the ingest command.
+    """One run of the ingest command on this machine; run it again to carry on where it ended, however that was.
+
+    What was written is on the disk, and a second run finds it unchanged; what a killed run had embedded and not written
+    yet, `BATCHES_IN_FLIGHT` batches of some 100 chunks, is embedded again. The indexes are saved every minute, so a
+    second run has no more than that to let them follow.
+
+    A file or document that cannot be ingested is a row in the report. What ends the job: a full or broken disk, the
+    death of a stage's process, and `FAILURES_IN_A_ROW` documents one after the other at which a step fails.
+
+    Memory, beside models and indexes (a dense index takes four bytes a dimension and about 200 more a chunk): no more
+    than `BATCHES_IN_FLIGHT` + 1 batches of 64,000 characters or one larger document, several times over (text, chunks,
+    frames between processes); half a KiB for each file found; 100 bytes for each document.
 
     Args:
         paths: Files and folders.
         directory: The corpus, made when it does not exist and there is something to ingest.
         configuration: Models and settings.
+        tenancy: Owner and collections of what is ingested.
         tell: Called with the progress after every batch.
+        clock: Source of time.
+        commit_every_s: How often the indexes are saved.
+
+    Raises:
+        InvalidInput: A path does not exist, or a folder holds nothing to read.
     """
 
     def __init__(
@@ -69,94 +107,84 @@ class IngestJob:
         directory: Path,
         configuration: Configuration,
         *,
+        tenancy: Tenancy | None = None,
         tell: Callable[[Progress], None] = lambda _: None,
+        clock: Clock = MONOTONIC,
+        commit_every_s: float = COMMIT_EVERY_S,
     ) -> None:
-        self._found = list(find_sources(paths))
-        self._sources = [s for s in self._found if isinstance(s, Source)]
-        self._skipped = [s for s in self._found if isinstance(s, Skipped)]
+        self._found = find(paths)
         self._directory = directory
         self._configuration = configuration
+        self._tenancy = tenancy or Tenancy()
         self._tell = tell
-        self._outcomes: Counter[str] = Counter()
-        self._chunks = self._read = 0
-        self._began = time.monotonic()
+        self._clock = clock
+        self._commit_every_s = commit_every_s
+        self._tally = Tally(self._found, clock)
 
-    async def run(self, engine: EngineName = "local") -> IngestReport:
-        """Ingest everything; one bad file never ends the job.
+    async def run(self) -> IngestReport:
+        """Ingest everything.
 
         Raises:
             InvalidInput: Another process writes to the corpus, or it was made with another embedder.
+            HeadraceError: The job cannot go on; see the class. What was told as ingested is.
         """
-        corpus = open_or_create(self._directory, self._configuration)
-        parts = Parts(self._configuration.profile(corpus), writable=True)
-        session = Session(engine)
+        parts = self._parts()
+        session = Session()
         try:
-            running = await session.start(ingest(parts))
-            await self._pass(running)
-            await (await session.start(commit(parts)))()
+            write = await session.start(ingest(parts))
+            save, counters = await session.start(commit(parts)), await session.start(embedder_counters(parts))
+            self._tally.opened()
+            await self._pass(self._batches(), partial(self._ingest, asking(write)), save)
+            await save()
+            embedded = (await counters()).texts
         finally:
             await session.aclose()
-        return self._report()
+        return self._tally.report(str(self._directory), embedded=embedded)
 
-    async def _pass(self, running: Running[[list[Document]], list[Written]]) -> None:
+    def _parts(self) -> Parts:
+        corpus = open_or_create(self._directory, self._configuration)
+        return Parts(self._configuration.profile(corpus), writable=True)
+
+    async def _pass(
+        self,
+        arriving: Iterator[T],
+        ingest: Callable[[T], Coroutine[Any, Any, None]],
+        save: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Ingest what arrives, several at once; what arrives next is waited for in a thread."""
         flying: set[asyncio.Task[None]] = set()
+        saved = self._clock.now()
         try:
-            async for batch in self._batches():
-                flying.add(asyncio.create_task(self._ingest(running, batch)))
-                if len(flying) >= BATCHES_IN_FLIGHT:
-                    done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
-            for ended in asyncio.as_completed(flying):
-                await ended
+            while (one := await asyncio.to_thread(next, arriving, None)) is not None:
+                flying.add(asyncio.create_task(ingest(one)))
+                flying = await _landed(flying, leave=BATCHES_IN_FLIGHT - 1)
+                if self._clock.now() - saved >= self._commit_every_s:
+                    await save()
+                    saved = self._clock.now()
+            await _landed(flying, leave=0)
         finally:
             for task in flying:
                 task.cancel()
             await asyncio.gather(*flying, return_exceptions=True)
 
-    async def _ingest(self, running: Running[[list[Document]], list[Written]], batch: list[Document]) -> None:
-        written = await running.within(Scope(priority=Priority.BATCH))(batch)
-        self._outcomes.update(w.outcome for w in written)
-        self._chunks += sum(w.chunks for w in written)
-        documents = self._outcomes.total()
-        rate = documents / max(1e-9, time.monotonic() - self._began)
-        self._tell(Progress(documents, self._read, len(self._sources), rate))
+    def _batches(self) -> Iterator[Batch]:
+        seen = SeenIds()
+        return (without_repeats(batch, seen) for batch in read_batches(self._found.sources, self._tenancy))
 
-    async def _batches(self) -> AsyncIterator[list[Document]]:
-        """Documents in batches of bounded size; of a document that comes twice in one run the first is taken."""
-        batch: list[Document] = []
-        size = 0
-        documents = self._documents()
-        while (document := await asyncio.to_thread(next, documents, None)) is not None:
-            batch.append(document)
-            size += len(document.text)
-            if len(batch) >= BATCH_DOCUMENTS or size >= BATCH_CHARACTERS:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+    async def _ingest(self, write: Callable[[list[Document]], Awaitable[list[Written]]], batch: Batch) -> None:
+        written, refused = await divided(write, batch.documents)
+        self._tally.add(batch, written, refused)
+        self._tell(self._tally.progress())
 
-    def _documents(self) -> Iterator[Document]:
-        seen: dict[str, str] = {}
-        for source in self._sources:
-            for read in read_documents(source):
-                if isinstance(read, Skipped):
-                    self._skipped.append(read)
-                elif read.id in seen:
-                    reason = f"its id {read.id!r} is taken by {seen[read.id]}; give the two different names"
-                    self._skipped.append(Skipped(read.source, reason))
-                else:
-                    seen[read.id] = read.source
-                    yield read
-            self._read += 1
 
-    def _report(self) -> IngestReport:
-        return IngestReport(
-            corpus=str(self._directory),
-            added=self._outcomes["added"],
-            replaced=self._outcomes["replaced"],
-            unchanged=self._outcomes["unchanged"],
-            chunks=self._chunks,
-            skipped=tuple(self._skipped),
-            seconds=time.monotonic() - self._began,
-        )
+async def _landed(flying: set[asyncio.Task[None]], *, leave: int) -> set[asyncio.Task[None]]:
+    """Those that are still under way, when no more than `leave` are.
+
+    Raises:
+        Exception: Whatever one of them raised.
+    """
+    while len(flying) > leave:
+        done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    return flying

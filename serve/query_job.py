@@ -9,7 +9,7 @@ import msgspec
 
 from engine.errors import InvalidInput
 from engine.run import EngineName, Running
-from engine.scope import Priority, Scope
+from engine.scope import Identity, Priority, Scope
 from graphs.parts import Parts
 from graphs.search import search
 from operators.messages import Question, Results, Settings
@@ -20,7 +20,9 @@ AT_ONCE = 16  # questions on their way; their vectors are made in one batch
 DEPTH = 100  # passages a question; documents are fewer
 
 
-async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: Path, *, engine: EngineName) -> int:
+async def answer_queries(
+    parts: Parts, settings: Settings, queries: Path, run: Path, *, engine: EngineName, identity: Identity | None = None
+) -> int:
     """Search every question of a BEIR query file and write a TREC run: documents by their best chunk.
 
     Args:
@@ -29,6 +31,7 @@ async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: P
         queries: JSON lines with _id and text.
         run: Where the run goes; written whole at the end.
         engine: Where stages run.
+        identity: Who asks; None sees everything.
 
     Returns:
         Number of questions.
@@ -39,7 +42,7 @@ async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: P
     _refuse_unwritable(run)
     asked = read_queries(queries)
     deep = msgspec.structs.replace(
-        settings, limit=max(DEPTH, settings.limit), candidates=max(2 * DEPTH, settings.candidates)
+        settings, limit=max(DEPTH, settings.limit), candidates=max(2 * DEPTH, settings.candidates), include_scores=True
     )
     gate = asyncio.Semaphore(AT_ONCE)
     with terminal.progress_bar() as bar:
@@ -47,7 +50,8 @@ async def answer_queries(parts: Parts, settings: Settings, queries: Path, run: P
 
         async def one(running: Running[[Question], Results], query: Query) -> list[RankedDocument]:
             async with gate:
-                found = await running.within(Scope(priority=Priority.BATCH))(Question(query.text, deep))
+                scope = Scope(priority=Priority.BATCH, identity=identity)
+                found = await running.within(scope)(Question(query.text, deep))
             bar.advance(task)
             return documents(found.passages)
 

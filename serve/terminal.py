@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from engine.graph import Graph
 from engine.run import EngineName, Running, Session
 from engine.trace import Trace
 from operators.messages import Answer, Citation, Event, Passage, Results, Skipped, Text
-from serve.stats_job import CorpusStatistics
+from serve.ingest_report import IngestReport
+from serve.ingest_report import Progress as IngestProgress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,32 +81,15 @@ def print_results(results: Results) -> None:
         click.echo("nothing found")
     for rank, passage in enumerate(results.passages, start=1):
         legs = ", ".join(f"{leg} {place}" for leg, place in passage.ranks.items() if place)
-        click.echo(f"{rank:>3}. {passage.score:.4f}  {_place(passage)}  ({legs})")
-        click.echo(f"     {_excerpt(passage.text)}")
+        score = "" if passage.score is None else f"{passage.score:.4f}  "
+        click.echo(f"{rank:>3}. {score}{_place(passage)}  ({legs})")
+        click.echo(f"     {excerpt(passage.text)}")
 
 
-def _excerpt(text: str, width: int = 160) -> str:
+def excerpt(text: str, width: int = 160) -> str:
+    """The beginning of a text, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def print_statistics(found: CorpusStatistics) -> None:
-    """What a corpus holds, a line each."""
-    config = found.config
-    rows = {
-        "corpus": found.directory,
-        "documents": found.documents,
-        "chunks": found.chunks,
-        "size": f"{found.size_bytes / 2**20:.1f} MiB",
-        "shards": len(found.shards),
-        "embedder": f"{config.embedder} ({config.dimension} dimensions, {config.measure})",
-        "last change": max((s.updated for s in found.shards), default=None),
-    }
-    for name, value in rows.items():
-        click.echo(f"{name:<12} {value}")
-    for shard in found.shards:
-        for note in shard.notes:
-            click.echo(f"note         shard {shard.shard}: {note}")
 
 
 def print_trace(trace: Trace) -> None:
@@ -108,6 +101,38 @@ def print_skipped(skipped: Iterable[Skipped]) -> None:
     """What was left out, and why, to stderr."""
     for one in skipped:
         ERRORS.print(f"skipped {one.path}: {one.reason}", markup=False)
+
+
+def print_ingest_report(report: IngestReport) -> None:
+    """What an ingest did, in one line."""
+    click.echo(
+        f"{report.added} added, {report.replaced} replaced, {report.unchanged} unchanged, "
+        f"{len(report.skipped)} skipped: {report.chunks} chunks ({report.embedded} embedded, {report.reused} reused) "
+        f"in {report.seconds:.1f} s -> {report.corpus}"
+    )
+
+
+@contextmanager
+def ingest_bar() -> Iterator[Callable[[IngestProgress], None]]:
+    """A bar of the bytes ingested, with documents, files, rate and time left; gives what tells it the progress."""
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), "{task.fields[rate]}", TimeElapsedColumn())
+    with Progress(*columns, "{task.fields[left]}", console=ERRORS, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("ingesting", total=None, rate="", left="")
+
+        def tell(p: IngestProgress) -> None:
+            left = "" if p.seconds_left is None else f"{timedelta(seconds=round(p.seconds_left))} left"
+            description = f"{p.documents:,} documents, {p.sources:,} of {p.sources_found:,} files"
+            rate = f"{p.documents_per_s:,.1f} documents/s"
+            bar.update(
+                task,
+                description=description,
+                total=p.size_bytes_found,
+                completed=p.size_bytes,
+                rate=rate,
+                left=left,
+            )
+
+        yield tell
 
 
 def progress_bar() -> Progress:

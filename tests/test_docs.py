@@ -54,7 +54,7 @@ def test_the_python_of_the_readme_runs(workplace, monkeypatch, capsys):
     if not (workplace / "my-corpus").exists():
         CliRunner().invoke(main, ["ingest", "docs", "--corpus", "my-corpus"], catch_exceptions=False)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from engine.errors import InvalidInput
-from operators.messages import Chunk, Document, EmbeddedDocument
+from operators.messages import Chunk, Document, EmbeddedDocument, Metadata
 
 MAX_ID_BYTES = 4096
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, and not a backslash followed by u0000
 
 
-def content_hash(document: Document) -> bytes:
-    """16 bytes over title, text and metadata: documents that agree in them need not be embedded again."""
-    return _hash(document.title.encode(), document.text.encode(), _metadata(document))
+def content_hash(document: Document, chunking: str = "") -> bytes:
+    """16 bytes over everything that a person gave, and how it is cut: documents that agree need no work at all."""
+    return _hash(
+        document.title.encode(),
+        document.text.encode(),
+        _metadata(document),
+        document.source.encode(),
+        document.media_type.encode(),
+        document.owner.encode(),
+        msgspec.json.encode(sorted(document.collections)),
+        chunking.encode(),
+    )
 
 
 def chunk_hash(document: Document, chunk: Chunk) -> bytes:
     """16 bytes over all that an embedder may see of a chunk, by which its vector can be found again."""
-    return _hash(document.title.encode(), chunk.context.encode(), chunk.text.encode())
+    return passage_hash(document.title, chunk.context, chunk.text)
+
+
+def passage_hash(title: str, context: str, text: str) -> bytes:
+    """As `chunk_hash`, from the three texts."""
+    return _hash(title.encode(), context.encode(), text.encode())
 
 
 def _hash(*parts: bytes) -> bytes:
@@ -44,15 +60,36 @@ def check(document: Document) -> None:
     """
     if not 0 < len(document.id.encode(errors="replace")) <= MAX_ID_BYTES:
         raise InvalidInput(f"document id {document.id[:80]!r}: expected 1 to {MAX_ID_BYTES} bytes")
+    names = "".join((document.id, document.title, document.source, document.media_type, document.owner))
+    names += "".join(document.collections)
+    if "\0" in names:
+        raise InvalidInput(f"document {document.id!r}: a name or the title holds a NUL character; remove it")
     try:
-        content_hash(document)
-        f"{document.id}{document.source}{document.media_type}".encode()
+        names.encode()
+        document.text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
             f"document {document.id!r} holds a lone surrogate: {error}; decode its bytes anew"
         ) from error
-    except TypeError as error:
-        raise InvalidInput(f"document {document.id!r}: metadata must be JSON values: {error}") from error
+    check_metadata(document.id, document.metadata)
+    if "" in document.collections or len(set(document.collections)) < len(document.collections):
+        raise InvalidInput(
+            f"document {document.id!r} is in the collections {document.collections}: each needs a name, and comes once"
+        )
+
+
+def check_metadata(document_id: str, metadata: Metadata) -> None:
+    """Refuses metadata that cannot be stored.
+
+    Raises:
+        InvalidInput: It is not JSON, or a text in it is not Unicode or holds a NUL, at which the database would end it.
+    """
+    try:
+        encoded = msgspec.json.encode(metadata)
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidInput(f"document {document_id!r}: metadata must be JSON values: {error}") from error
+    if _NUL.search(encoded):
+        raise InvalidInput(f"document {document_id!r}: a text in the metadata holds a NUL character; remove it")
 
 
 def prepared(embedded: EmbeddedDocument, *, dimension: int, measure: str) -> EmbeddedDocument:

@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 
 from engine.errors import InvalidInput
-from operators.corpus.dense import DenseIndex
+from operators.corpus import feed
+from operators.corpus.dense import DenseIndex, open_dense
 from operators.corpus.files import WriterLock
 from operators.corpus.lexical import LexicalIndex
 from operators.corpus.manifest import CorpusConfig
@@ -31,7 +32,7 @@ class Indexes:
         self._config = config
         self._writable = writable
         self._following = threading.Lock()
-        self.dense = DenseIndex(folder, config)
+        self.dense = open_dense(folder, config)
         self.lexical = LexicalIndex(folder / "lexical", config, writable=writable)
         self._lexical_seq = self.lexical.seq  # followed; the index itself says what is committed
         self.notes: list[str] = []
@@ -39,13 +40,21 @@ class Indexes:
     def open(self, store: Store) -> None:
         """Follows from wherever the files were, and notes what that mended."""
         seq = store.seq()
-        self._note("dense", self.dense.note, seq - self.dense.seq)
-        self._note("lexical", self.lexical.note, seq - self._lexical_seq)
-        if not self._writable and self._lexical_seq < seq:
+        ahead = max(self.dense.seq, self._lexical_seq) > seq
+        if ahead:
+            self.notes.append("the indexes were ahead of the database, as if it came from a backup: they are made anew")
+            self.dense.clear()
+        kept = self.dense.seq or not isinstance(self.dense, DenseIndex)  # a graph is not saved for few changes
+        self._note("dense", self.dense.note, 0 if kept or ahead else seq)
+        self._note("lexical", self.lexical.note, max(0, seq - self._lexical_seq))
+        if self._writable and self._lexical_seq > seq:
+            self.lexical.clear()
+            self._lexical_seq = 0
+        elif not self._writable and self._lexical_seq != seq:
             self._mend_lexical(store)
         self.follow(store)
         if self._writable:
-            self.commit()
+            self.commit(store)
 
     def _mend_lexical(self, store: Store) -> None:
         """Does the writer's work for once, unless a writer is there to do it: a reader cannot follow in memory."""
@@ -54,8 +63,8 @@ class Indexes:
         except InvalidInput:  # its next commit will show
             return
         mending = Indexes(self._folder, self._config, writable=True)
-        mending.follow(store)
-        mending.close()
+        mending.open(store)
+        mending.close(store)
         lock.release()
 
     def _note(self, name: str, damage: str, behind: int) -> None:
@@ -63,6 +72,11 @@ class Indexes:
             self.notes.append(f"{damage}; it is made anew from the database")
         elif behind:
             self.notes.append(f"the {name} index was {behind} changes behind the database and follows")
+
+    @property
+    def lexical_seq(self) -> int:
+        """The last change that searches of the lexical index see; they may see more."""
+        return self._lexical_seq if self._writable else self.lexical.seq
 
     def behind(self, store: Store) -> bool:
         """Whether there may be something to follow; a writer follows its own changes, so it never is."""
@@ -73,33 +87,54 @@ class Indexes:
         with self._following:
             seq = store.seq()
             if self.dense.seq < seq:
-                self.dense.remove(store.removed_keys(self.dense.seq))
-                for keys, vectors in store.changed_vectors(self.dense.seq):
-                    self.dense.add(keys, vectors)
+                self._follow_dense(store)
                 self.dense.seq = seq
             if self._writable and self._lexical_seq < seq:
-                _follow(self.lexical, store, self._lexical_seq)
+                self._follow_lexical(store)
+                self.lexical.refresh()
                 self._lexical_seq = seq
-            self.lexical.refresh()
+            elif not self._writable:
+                self.lexical.refresh()
 
-    def commit(self) -> None:
+    def _follow_dense(self, store: Store) -> None:
+        if self.dense.seq < feed.floor(store):
+            self.dense.clear()
+        since = self.dense.seq
+        if since:  # an empty index has nothing to lose
+            self.dense.remove(feed.removed_keys(store, since))
+        for keys, vectors in feed.changed_vectors(store, since):
+            self.dense.add(keys, vectors)
+
+    def _follow_lexical(self, store: Store) -> None:
+        if self._lexical_seq < feed.floor(store):
+            self.lexical.clear()
+            self._lexical_seq = 0
+        for document_id in feed.removed_documents(store, self._lexical_seq):
+            self.lexical.remove(document_id)
+        for changed in feed.changed_documents(store, self._lexical_seq):
+            titles = [f"{changed.title} {context}".strip() for context in changed.contexts]
+            self.lexical.add(changed.id, changed.keys, titles, changed.texts)
+
+    def rebuild(self, store: Store) -> None:
+        """Makes both indexes anew from the database, and saves them; searches find little meanwhile."""
+        self.dense.clear()
+        self.lexical.clear()
+        self._lexical_seq = 0
+        self.follow(store)
+        self.commit(store)
+
+    def commit(self, store: Store, *, closing: bool = False) -> None:
         """Puts on the disk what was followed; the dense graph only when enough of it has changed."""
-        self.dense.save()
+        self.dense.save(closing=closing)
         if self.lexical.seq < self._lexical_seq:
             self.lexical.commit(self._lexical_seq)
+        feed.forget(store, min(self.dense.saved_seq, self.lexical.seq))
 
-    def close(self) -> None:
+    def close(self, store: Store) -> None:
         """Commits, if this process is the writer, and closes the files."""
         try:
             if self._writable:
-                self.commit()
+                self.commit(store, closing=True)
         finally:
+            self.dense.close()
             self.lexical.close()
-
-
-def _follow(lexical: LexicalIndex, store: Store, since: int) -> None:
-    for document_id in store.removed_documents(since):
-        lexical.remove(document_id)
-    for changed in store.changed_documents(since):
-        titles = [f"{changed.title} {context}".strip() for context in changed.contexts]
-        lexical.add(changed.id, changed.keys, titles, changed.texts)

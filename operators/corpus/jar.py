@@ -1,4 +1,4 @@
-"""Compiles Snapshot.java into snapshot.jar: `python -m operators.corpus.jar`, for which alone javac is needed."""
+"""Compiles the Java beside it into snapshot.jar: `python -m operators.corpus.jar`, for which alone javac is needed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 
 from operators.corpus.jvm import JAR, lucene_jar
 
-SOURCE = Path(__file__).with_name("Snapshot.java")
+SOURCES = Path(__file__).with_name("java")
 
 
 def source_hash() -> str:
-    """What the jar's manifest says of the source that it was made from, when the two agree."""
-    return hashlib.blake2b(SOURCE.read_bytes(), digest_size=16).hexdigest()
+    """What the jar's manifest says of the sources that it was made from, when the two agree."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def recorded_hash() -> str:
@@ -28,13 +31,16 @@ def recorded_hash() -> str:
 def build() -> None:
     """Compiles for Java 11, Lucene 9's own level, and writes a jar with nothing in it that changes from run to run."""
     with tempfile.TemporaryDirectory() as classes:
-        command = ["javac", "--release", "11", "-proc:none", "-g:lines", "-cp", str(lucene_jar()), "-d", classes]
-        subprocess.run([*command, str(SOURCE)], check=True)
+        command = ["javac", "--release", "11", "-encoding", "UTF-8", "-Xlint:all", "-Werror", "-proc:none", "-g:lines"]
+        command += ["-cp", str(lucene_jar()), "-d", classes, *map(str, sorted(SOURCES.glob("*.java")))]
+        subprocess.run(command, check=True)
         manifest = f"Manifest-Version: 1.0\nSource-Hash: {source_hash()}\n\n"
         with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
             _add(jar, "META-INF/MANIFEST.MF", manifest.encode())
             for path in sorted(Path(classes).rglob("*.class")):
                 _add(jar, path.relative_to(classes).as_posix(), path.read_bytes())
+            for path in sorted(SOURCES.glob("*.txt")):
+                _add(jar, f"headrace/{path.name}", path.read_bytes())
 
 
 def _add(jar: zipfile.ZipFile, name: str, data: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
-from collections import Counter
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,73 +14,77 @@ import numpy as np
 
 from engine.errors import InvalidInput
 from operators.corpus import jvm
-from operators.corpus.filters import Allowed
+from operators.corpus.allowed import Allowed
+from operators.corpus.analysis import Analysis
 from operators.corpus.manifest import CorpusConfig
 from operators.messages import TermStatistics
 
 FIELDS = ("title", "text")
 MAX_TERMS = 1024  # of a question; the rarest are kept
 _CHUNKS_AT_ONCE = 512
-_MIXED = ("cjkWidth", "lowercase", "asciiFolding", "cjkBigram", "englishPossessive", "stop", "porterStem")
+_FILTERS_KEPT = 8
+_SEGMENT_MB, _CACHE_MB = 4.0, 24.0
+
+
+def fingerprints(titles: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    """For each chunk a number that tells whether the index holds what it should: int64[N], 64 bits of BLAKE2b."""
+    digests = (
+        hashlib.blake2b(f"{len(title)} {title}{text}".encode(errors="surrogatepass"), digest_size=8).digest()
+        for title, text in zip(titles, texts, strict=True)
+    )
+    return np.frombuffer(b"".join(digests), ">i8").astype(np.int64)
 
 
 class LexicalIndex:
     """Titles and texts by key. One thread changes it; any number search what was there at the last `refresh`.
 
+    An index that is damaged, or was made with another analysis than today's, is begun anew, with a note.
+
     Args:
         folder: Where Lucene keeps its files.
         config: Analyzer, k1, b and the boosts.
         writable: Whether changes will be made; Lucene allows one such index a folder.
+
+    Raises:
+        InvalidInput: `writable`, and someone else writes.
+        OSError: The disk refuses.
     """
 
     def __init__(self, folder: Path, config: CorpusConfig, *, writable: bool) -> None:
         jpype = jvm.start()
         self._java: Any = jpype.JClass
-        self._jpype = jpype
-        self._boosts = [config.title_boost, config.text_boost]
+        self._long_array = jpype.JArray(jpype.JLong)
+        self._analysis = Analysis(config.analyzer)
         self._similarity = self._lucene("search.similarities.BM25Similarity")(config.k1, config.b)
-        self._analyzer, indexing = self._analyzers(config.analyzer)
+        boosts = [config.title_boost, config.text_boost]
+        self._scoring = self._java("headrace.Scoring")(self._similarity, list(FIELDS), boosts, MAX_TERMS)
         self._lucene("search.IndexSearcher").setMaxClauseCount(2 * MAX_TERMS * len(FIELDS))
+        self._key_sets: dict[int, tuple[Allowed, Any]] = {}
+        self._key_sets_lock = threading.Lock()
         folder.mkdir(exist_ok=True)
         self._folder = folder
-        self._directory = self._lucene("store.FSDirectory").open(self._java("java.nio.file.Paths").get(str(folder)))
+        self._writable = writable
+        files = self._lucene("store.FSDirectory").open(self._java("java.nio.file.Paths").get(str(folder)))
+        # Small new segments stay in memory until the commit: a write and its refresh make no file.
+        self._directory = self._lucene("store.NRTCachingDirectory")(files, _SEGMENT_MB, _CACHE_MB)
         self._writer: Any = None
         self._snapshot: Any = None
         self.seq = 0
         self.note = ""
-        try:
-            self._open(indexing if writable else None)
-        except self._damage() as error:
-            self.note = f"the lexical index is damaged ({error.getMessage()})"
-            if writable:
-                shutil.rmtree(folder)
-                folder.mkdir()
-                self._open(indexing)
+        with self._disk():
+            try:
+                self._open()
+            except self._damage() as error:
+                self.note = f"the lexical index is damaged ({error.getMessage()})"
+                if writable:
+                    shutil.rmtree(folder)
+                    folder.mkdir()
+                    self._open()
 
     def _lucene(self, name: str) -> Any:
         return self._java("org.apache.lucene." + name)
 
     # Opening
-
-    def _analyzers(self, name: str) -> tuple[Any, Any]:
-        """For questions and for chunks, which alone have single Chinese characters beside the bigrams.
-
-        So a question of one character finds them; in a question of several they would only add noise.
-        """
-        if name == "anserini-english":
-            analyzer = self._java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-            return analyzer, analyzer
-        return self._mixed(unigrams=False), self._mixed(unigrams=True)
-
-    def _mixed(self, *, unigrams: bool) -> Any:
-        new_map = self._java("java.util.HashMap")
-        builder = self._lucene("analysis.custom.CustomAnalyzer").builder().withTokenizer("standard", new_map())
-        for name in _MIXED:
-            options = new_map()
-            if name == "cjkBigram" and unigrams:
-                options.put("outputUnigrams", "true")
-            builder = builder.addTokenFilter(name, options)
-        return builder.build()
 
     def _damage(self) -> tuple[Any, ...]:
         names = (
@@ -88,16 +94,42 @@ class LexicalIndex:
         )
         return *map(self._java, names), self._java("java.nio.file.NoSuchFileException")
 
-    def _open(self, analyzer: Any) -> None:
-        if analyzer is not None:
-            self._writer = self._new_writer(analyzer)
+    def _open(self) -> None:
+        committed = self._committed()
+        if committed and not self._is_ours(committed):
+            self.note = "the lexical index was made with another analysis of texts"
+        if self._writable:
+            self._open_writer()
         self._snapshot = self._open_snapshot()
-        self.seq = self._committed_seq()
+        self._see_seq()
 
-    def _new_writer(self, analyzer: Any) -> Any:
-        settings = self._lucene("index.IndexWriterConfig")(analyzer)
+    def _see_seq(self) -> None:
+        """A reader has followed as far as what it sees was committed with."""
+        if self._writer is None and self._snapshot is not None:
+            self.seq = int(self._snapshot.seq())
+
+    def _committed(self) -> dict[str, str]:
+        """What was written beside the last commit; nothing when there is none."""
+        if not self._lucene("index.DirectoryReader").indexExists(self._directory):
+            return {}
+        data = self._lucene("index.SegmentInfos").readLatestCommit(self._directory).getUserData()
+        return {"seq": "0"} | {str(key): str(data.get(key)) for key in data.keySet()}
+
+    def _is_ours(self, committed: dict[str, str]) -> bool:
+        return committed.get("analysis") == self._analysis.mark
+
+    def _open_writer(self) -> None:
+        committed = self._committed()
+        ours = self._is_ours(committed)
+        self._writer = self._new_writer(create=not ours)
+        self.seq = int(committed["seq"]) if ours else 0
+
+    def _new_writer(self, *, create: bool) -> Any:
+        settings = self._lucene("index.IndexWriterConfig")()
         settings.setSimilarity(self._similarity)
         settings.setCommitOnClose(False)
+        if create:
+            settings.setOpenMode(self._java("org.apache.lucene.index.IndexWriterConfig$OpenMode").CREATE)
         try:
             return self._lucene("index.IndexWriter")(self._directory, settings)
         except self._lucene("store.LockObtainFailedException") as error:
@@ -106,52 +138,104 @@ class LexicalIndex:
     def _open_snapshot(self) -> Any:
         reader = self._lucene("index.DirectoryReader")
         if self._writer is not None:
-            return self._java("headrace.Snapshot")(reader.open(self._writer), list(FIELDS))
-        if reader.indexExists(self._directory):
-            return self._java("headrace.Snapshot")(reader.open(self._directory), list(FIELDS))
-        return None
-
-    def _committed_seq(self) -> int:
-        reader = self._lucene("index.DirectoryReader")
-        if not reader.indexExists(self._directory):
-            return 0
-        data = self._lucene("index.SegmentInfos").readLatestCommit(self._directory).getUserData()
-        return int(data.get("seq") or 0)
+            return self._java("headrace.Snapshot")(reader.open(self._writer), self._scoring)
+        if not self._is_ours(self._committed()):
+            return None
+        return self._java("headrace.Snapshot")(reader.open(self._directory), self._scoring)
 
     # Changing
 
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Lucene's troubles with the disk, as Python calls them."""
+        try:
+            yield
+        except (self._java("java.io.IOException"), self._lucene("store.AlreadyClosedException")) as error:
+            raise OSError(f"{self._folder}: {error}") from error
+
     def add(self, document_id: str, keys: Sequence[int], titles: Sequence[str], texts: Sequence[str]) -> None:
-        """Puts chunks in the place of whatever the index has of the document."""
-        assert self._writer is not None, "the index was opened for reading"
+        """Puts chunks in the place of whatever the index has of the document.
+
+        Raises:
+            OSError: The disk refuses; see `broken`.
+        """
         self.remove(document_id)
+        prints = fingerprints(titles, texts)
         for start in range(0, len(keys), _CHUNKS_AT_ONCE):
             some = slice(start, start + _CHUNKS_AT_ONCE)
             columns = [list(titles[some]), list(texts[some])]
-            self._java("headrace.Snapshot").add(self._writer, document_id, list(keys[some]), list(FIELDS), columns)
+            numbers = self._longs(keys[some]), self._longs(prints[some])
+            with self._disk():
+                self._java("headrace.Snapshot").add(
+                    self._writer, self._analysis.chunks, document_id, *numbers, list(FIELDS), columns
+                )
 
     def remove(self, document_id: str) -> None:
-        """Removes the chunks of a document, if there are any."""
+        """Removes the chunks of a document, if there are any.
+
+        Raises:
+            OSError: The disk refuses; see `broken`.
+        """
         assert self._writer is not None, "the index was opened for reading"
-        self._writer.deleteDocuments([self._lucene("index.Term")("document", document_id)])
+        with self._disk():
+            self._writer.deleteDocuments([self._lucene("index.Term")("document", document_id)])
+
+    @property
+    def broken(self) -> bool:
+        """Whether the disk refused a write and Lucene gave up: nothing more can be changed before `reopen`."""
+        return self._writer is not None and not self._writer.isOpen()
+
+    def reopen(self) -> None:
+        """Begins again from the last commit: what was changed since is lost, and `seq` says from where to follow.
+
+        Searches find what they found before until the next `refresh`.
+
+        Raises:
+            InvalidInput: Someone else writes.
+            OSError: The disk refuses still.
+        """
+        with self._disk():
+            self._open_writer()
+
+    def clear(self) -> None:
+        """Removes everything; `seq` is 0 again.
+
+        Raises:
+            OSError: The disk refuses; see `broken`.
+        """
+        assert self._writer is not None, "the index was opened for reading"
+        with self._disk():
+            self._writer.deleteAll()
+        self.seq = 0
 
     def refresh(self) -> None:
-        """Makes changes visible to searches: the writer's own at once, for a reader those that the writer committed."""
-        if self._snapshot is None:
-            self._snapshot = self._open_snapshot()
-        else:
-            old, self._snapshot = self._snapshot, self._snapshot.refreshed(self._writer)
-            if not self._snapshot.equals(old):
-                old.close()
-        if self._writer is None:
-            self.seq = self._committed_seq()
+        """Makes changes visible to searches: the writer's own at once, for a reader those that the writer committed.
+
+        Raises:
+            OSError: The disk refuses; see `broken`.
+        """
+        with self._disk():
+            if self._snapshot is None:
+                self._snapshot = self._open_snapshot()
+            else:
+                old, self._snapshot = self._snapshot, self._snapshot.refreshed(self._writer)
+                if not self._snapshot.equals(old):
+                    old.close()
+            self._see_seq()
 
     def commit(self, seq: int) -> None:
-        """Puts the changes on the disk, with the number of the last one."""
+        """Puts the changes on the disk, with the number of the last one.
+
+        Raises:
+            OSError: The disk refuses; see `broken`.
+        """
         assert self._writer is not None, "the index was opened for reading"
         data = self._java("java.util.HashMap")()
         data.put("seq", str(seq))
-        self._writer.setLiveCommitData(data.entrySet())
-        self._writer.commit()
+        data.put("analysis", self._analysis.mark)
+        with self._disk():
+            self._writer.setLiveCommitData(data.entrySet())
+            self._writer.commit()
         self.seq = seq
 
     def close(self) -> None:
@@ -167,9 +251,23 @@ class LexicalIndex:
     def __len__(self) -> int:
         return int(self._snapshot.size()) if self._snapshot is not None else 0
 
+    def keys(self) -> np.ndarray:
+        """The keys of all chunks, int64[N] ascending."""
+        return np.sort(self._columns("key")[0])
+
+    def prints(self) -> tuple[np.ndarray, np.ndarray]:
+        """The keys of all chunks, int64[N] ascending, and the fingerprint of what is indexed under each, int64[N]."""
+        keys, prints = self._columns("key", "print")
+        order = np.argsort(keys)
+        return keys[order], prints[order]
+
+    def _columns(self, *names: str) -> list[np.ndarray]:
+        columns = [] if self._snapshot is None else self._read("columns", list(names))
+        return [np.array(column, np.int64) for column in columns] or [np.empty(0, np.int64) for _ in names]
+
     def terms(self, question: str) -> dict[str, int]:
         """The terms of a question and how often it says each, in its order."""
-        return dict(Counter(str(t) for t in self._java("headrace.Snapshot").terms(self._analyzer, question)))
+        return self._analysis.terms(question)
 
     def statistics(self, terms: Sequence[str]) -> TermStatistics:
         """What BM25 must know of this shard to score those terms."""
@@ -184,30 +282,39 @@ class LexicalIndex:
         )
 
     def search(
-        self, terms: dict[str, int], statistics: TermStatistics, limit: int, allowed: Allowed | None = None
+        self, terms: dict[str, int], statistics: TermStatistics | None, limit: int, allowed: Allowed | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The best hits: keys int64[K] and BM25 scores float32[K], score descending, then key ascending.
 
         Args:
             terms: Of the question; of more than 1,024 the rarest are kept.
-            statistics: Of the whole corpus: with them a shard scores as if it held all of it.
+            statistics: Of the whole corpus: with them a shard scores as if it held all of it; None: it does.
             limit: K at most.
             allowed: The only keys to choose from; None for all.
         """
-        terms = _rarest(terms, statistics)
         if self._snapshot is None or not terms or limit < 1 or (allowed is not None and not len(allowed.keys)):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        hits = self._read(
+        best = self._read(
             "search",
-            self._similarity,
-            self._boosts,
             list(terms),
             [float(count) for count in terms.values()],
-            [_row(statistics, field, terms) for field in FIELDS],
-            None if allowed is None else self._jpype.JArray(self._jpype.JLong)(allowed.keys),
+            None if statistics is None else [_row(statistics, field, terms) for field in FIELDS],
+            None if allowed is None else self._key_set(allowed),
             limit,
         )
-        return np.array(hits.keys, np.int64), np.array(hits.scores, np.float32)
+        return np.array(best.keys, np.int64), np.array(best.scores, np.float32)
+
+    def _key_set(self, allowed: Allowed) -> Any:
+        """The filter as Lucene knows it, kept with what it has found: the next question may bring the same."""
+        with self._key_sets_lock:
+            if id(allowed) not in self._key_sets:
+                while len(self._key_sets) >= _FILTERS_KEPT:
+                    del self._key_sets[next(iter(self._key_sets))]
+                self._key_sets[id(allowed)] = allowed, self._java("headrace.KeySet")(self._longs(allowed.keys))
+            return self._key_sets[id(allowed)][1]
+
+    def _longs(self, numbers: Sequence[int] | np.ndarray) -> Any:
+        return self._long_array(np.asarray(numbers, np.int64))
 
     def _read(self, name: str, *arguments: Any) -> Any:
         """Calls the snapshot; when a refresh has closed it meanwhile, the one that came in its place."""
@@ -226,10 +333,3 @@ def _row(statistics: TermStatistics, field: str, terms: dict[str, int]) -> list[
     for term in terms:
         row += [frequency.get(term, 0), occurrences.get(term, 0)]
     return row
-
-
-def _rarest(terms: dict[str, int], statistics: TermStatistics) -> dict[str, int]:
-    frequency = {t: sum(f.get(t, 0) for f in statistics.document_frequency.values()) for t in terms}
-    known = [t for t in terms if frequency[t]]
-    kept = set(sorted(known, key=lambda t: (frequency[t], t))[:MAX_TERMS])
-    return {t: count for t, count in terms.items() if t in kept}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import msgspec
 from engine.errors import InvalidInput
 from operators.corpus.files import write_whole
 from operators.corpus.keys import shard_of
+from operators.corpus.measures import MEASURES
 from operators.messages import DocumentId
 
-FORMAT = 1  # goes up when an older headrace could not read what a newer one writes
+FORMAT = 2  # goes up when an older headrace could not read what a newer one writes
 MANIFEST = "manifest.json"
-MEASURES = ("cosine", "l2", "ip")
+MAX_SCORE = 1e9  # a threshold beyond is no number that a measure gives
 ANALYZERS = ("mixed", "anserini-english")
 
 
@@ -24,7 +25,8 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Args:
         shards: Partitions by hash of the document id. One serves about a million chunks.
-        measure: "cosine", "l2" or "ip" (inner product).
+        measure: "cosine", "l2" or "ip" (inner product), with an HNSW graph; "l1", "hamming" or "jaccard", which compare
+            every vector. See operators/corpus/measures.py for the scores.
         m: HNSW: links of a vector; 8 to 48, more for high recall in high dimensions.
         ef_construction: HNSW: candidates weighed when a vector is linked.
         ef_search: HNSW: candidates weighed when searching; a search for more hits than that weighs as many as hits.
@@ -32,6 +34,7 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         b: BM25: how much length counts, 0 to 1.
         title_boost: Weight of a term in the title and the headings above the chunk; 0 leaves them out.
         text_boost: Weight of a term in the text.
+        score_threshold: Least semantic score of a passage, for questions that name none; None lets every one through.
         analyzer: "mixed" (English and Chinese, Japanese, Korean in one index; accents folded), or "anserini-english".
     """
 
@@ -44,6 +47,7 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     b: float = 0.75
     title_boost: float = 0.5
     text_boost: float = 1.0
+    score_threshold: float | None = None
     analyzer: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -62,6 +66,7 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _within("b", self.b, 0, 1)
         _within("title_boost", self.title_boost, 0, 100)
         _within("text_boost", self.text_boost, 0, 100)
+        _within("score_threshold", self.score_threshold or 0, -MAX_SCORE, MAX_SCORE)
 
 
 class CorpusConfig(IndexConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +115,7 @@ class Corpus:
 
     directory: Path
     config: CorpusConfig
+    format: int = FORMAT
 
     def shard_directory(self, index: int) -> Path:
         """The folder of one shard.
@@ -158,10 +164,27 @@ def create_corpus(directory: str | Path, config: CorpusConfig) -> Corpus:
         corpus = Corpus(root, config)
         for index in range(config.shards):
             corpus.shard_directory(index).mkdir(parents=True, exist_ok=True)
-        write_whole(root / MANIFEST, msgspec.json.format(msgspec.json.encode(_Manifest(FORMAT, config)), indent=2))
+        _write_manifest(corpus)
     except OSError as error:
         raise InvalidInput(f"cannot create a corpus in {root}: {error.strerror or error}") from error
     return corpus
+
+
+def _write_manifest(corpus: Corpus) -> None:
+    text = msgspec.json.format(msgspec.json.encode(_Manifest(FORMAT, corpus.config)), indent=2)
+    write_whole(corpus.directory / MANIFEST, text)
+
+
+def renew(corpus: Corpus) -> Corpus:
+    """The corpus in today's format: an older headrace refuses it from now on, and each shard renews its tables.
+
+    Raises:
+        OSError: The manifest cannot be written.
+    """
+    if corpus.format == FORMAT:
+        return corpus
+    _write_manifest(corpus)
+    return replace(corpus, format=FORMAT)
 
 
 def open_corpus(directory: str | Path) -> Corpus:
@@ -185,6 +208,7 @@ def open_corpus(directory: str | Path) -> Corpus:
             f"{directory} has corpus format {made}; this headrace reads up to {FORMAT}: upgrade headrace"
         )
     try:
-        return Corpus(Path(directory), msgspec.convert(raw, _Manifest).config)
+        manifest = msgspec.convert(raw, _Manifest)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{path} is damaged: {error}; restore it from a backup") from error
+    return Corpus(Path(directory), manifest.config, manifest.format)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from operators.corpus.keys import key_of_chunk_id
-from operators.messages import Passage, Ranking, TermStatistics
+from operators.messages import (
+    ChunkPage,
+    Deleted,
+    DocumentPage,
+    KnownVectors,
+    Listing,
+    Passage,
+    Ranking,
+    TermStatistics,
+)
 
 
 def merge_rankings(rankings: Sequence[Ranking]) -> Ranking:
@@ -63,4 +74,43 @@ def merge_vectors(vectors: Sequence[np.ndarray]) -> np.ndarray:
 
 def merge_passages(passages: Sequence[list[Passage]]) -> list[Passage]:
     """The passages that the shards fetched for one ranking, in its order: score descending, then key ascending."""
-    return sorted(chain.from_iterable(passages), key=lambda p: (-p.score, key_of_chunk_id(p.chunk_id)))
+    return sorted(chain.from_iterable(passages), key=lambda p: (-(p.score or 0.0), key_of_chunk_id(p.chunk_id)))
+
+
+def merge_known(known: Sequence[KnownVectors]) -> KnownVectors:
+    """The vectors that any shard has, one a hash."""
+    found = {h: v for part in known for h, v in zip(part.hashes, part.vectors, strict=True)}
+    return KnownVectors(list(found), np.array(list(found.values()), np.float32))
+
+
+def merge_deleted(deleted: Sequence[Deleted]) -> Deleted:
+    """What all shards deleted; ids that were missing by shard."""
+    missing = tuple(chain.from_iterable(d.missing for d in deleted))
+    return Deleted(sum(d.documents for d in deleted), sum(d.chunks for d in deleted), missing)
+
+
+def up_to_page(shards: int, listing: Listing) -> list[tuple[Any, ...] | None]:
+    """What each shard is asked for one page of all of them: everything up to its end."""
+    return [(msgspec.structs.replace(listing, offset=0, limit=listing.offset + listing.limit),)] * shards
+
+
+def cut_documents(listing: Listing, found: DocumentPage) -> DocumentPage:
+    """The page that was asked for, of what `merge_documents` joined."""
+    return DocumentPage(found.documents[listing.offset :][: listing.limit], found.total)
+
+
+def cut_chunks(listing: Listing, found: ChunkPage) -> ChunkPage:
+    """The page that was asked for, of what `merge_chunks` joined."""
+    return ChunkPage(found.chunks[listing.offset :][: listing.limit], found.total)
+
+
+def merge_documents(pages: Sequence[DocumentPage]) -> DocumentPage:
+    """Documents of all shards, newest first, then by id."""
+    documents = sorted(chain.from_iterable(p.documents for p in pages), key=lambda d: (-d.created, d.id))
+    return DocumentPage(documents, sum(p.total for p in pages))
+
+
+def merge_chunks(pages: Sequence[ChunkPage]) -> ChunkPage:
+    """Chunks of all shards, by document id, then in their order."""
+    chunks = sorted(chain.from_iterable(p.chunks for p in pages), key=lambda c: (c.document_id, c.ordinal))
+    return ChunkPage(chunks, sum(p.total for p in pages))

@@ -17,11 +17,13 @@ import numpy as np
 
 from engine.batcher import Batcher, BatcherStatistics, BatchLimits
 from engine.errors import InvalidInput, StageDied
-from operators.messages import Chunk, ChunkedDocument, EmbeddedDocument, Plan
+from operators.corpus.content import chunk_hash
+from operators.messages import Chunk, ChunkedDocument, EmbeddedDocument, KnownVectors, Plan
 from operators.models.device import torch_device
 from operators.models.model_files import PACKAGED, PACKAGED_LANGUAGES, content_hash, model_folder, model_name
 from operators.models.padding import Padding, TokenIds, rectangles
 from operators.models.token_measure import TokenMeasure
+from operators.models.vector_cache import VectorCache
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 
@@ -74,8 +76,9 @@ class EmbedderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class EmbedderStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What an embedder has done since it was opened.
 
-    `truncated` of `texts` were longer than the model's window, so their vectors say nothing of their ends: make chunks
-    smaller if there are many. `tokens` were read, special ones included.
+    The model read `texts`: chunks whose vectors were there already are not among them. `truncated` of `texts` were
+    longer than the model's window, so their vectors say nothing of their ends: make chunks smaller if there are many.
+    `tokens` were read, special ones included.
     """
 
     texts: int
@@ -125,6 +128,7 @@ class Embedder:
         self._has_types = "token_type_ids" in model.tokenizer.model_input_names
         self._padding = _padding(model)
         self._texts = self._tokens = self._truncated = 0
+        self._cache = VectorCache(self.embed)
         self._closed = False
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="embedder-tokens")
         limits = BatchLimits(max_cost=config.max_batch_tokens)
@@ -177,14 +181,33 @@ class Embedder:
         vector: np.ndarray = vectors_ND[0]
         return vector
 
-    async def embed_documents(self, documents: list[ChunkedDocument]) -> list[EmbeddedDocument]:
-        """One vector for each chunk of each document, from its title, context and text; raises as `embed`."""
+    async def embed_documents(self, documents: list[ChunkedDocument], known: KnownVectors) -> list[EmbeddedDocument]:
+        """One vector for each chunk of each document, from its title, context and text.
+
+        The model reads each distinct text once, and none whose vector is known, was made a moment ago, or is being made
+        for another call: see `VectorCache`. For calls from one event loop; raises as `embed`.
+
+        Args:
+            documents: Any number.
+            known: Vectors by `chunk_hash`, made by this model with the same document prefix.
+        """
         prefix = self._prefixes["document"]
-        texts = [prefix + passage_text(d.document.title, chunk) for d in documents for chunk in d.chunks]
-        vectors_ND = await self.embed(texts)
-        bounds = np.cumsum([len(document.chunks) for document in documents])[:-1]
-        parts = np.split(vectors_ND, bounds) if documents else []
-        return [EmbeddedDocument(d.document, d.chunks, part) for d, part in zip(documents, parts, strict=True)]
+        names = [[chunk_hash(d.document, chunk) for chunk in d.chunks] for d in documents]
+        vectors = dict(zip(known.hashes, known.vectors, strict=True))
+        texts = {
+            name: prefix + passage_text(d.document.title, chunk)
+            for d, its_names in zip(documents, names, strict=True)
+            for name, chunk in zip(its_names, d.chunks, strict=True)
+            if name not in vectors
+        }
+        vectors |= await self._cache.vectors(texts)
+        return [
+            EmbeddedDocument(d.document, d.chunks, self._matrix([vectors[name] for name in its_names]))
+            for d, its_names in zip(documents, names, strict=True)
+        ]
+
+    def _matrix(self, vectors: list[np.ndarray]) -> np.ndarray:
+        return np.stack(vectors) if vectors else np.empty((0, self.dimension), np.float32)
 
     def run(self, texts: list[TokenIds]) -> list[np.ndarray]:
         """Vectors of one batch, in its order: float32[D] each; blocks, so call it where blocking is allowed."""
@@ -210,6 +233,10 @@ class Embedder:
         return EmbedderStatistics(
             texts=self._texts, tokens=self._tokens, truncated=self._truncated, batcher=self._batcher.statistics()
         )
+
+    async def counters(self) -> EmbedderStatistics:
+        """As `statistics`, for a graph to ask."""
+        return self.statistics()
 
     async def aclose(self) -> None:
         """Stop both threads; work that waits is refused. Repeating it is harmless."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.clock import VirtualClock
 from engine.errors import Cancelled, DeadlineExceeded
-from engine.scope import Priority, Scope, ScopeWire, current_scope, entered
+from engine.scope import Identity, Priority, Scope, ScopeWire, current_scope, entered
 from engine.trace import Trace
 
 
@@ -85,9 +85,9 @@ def test_a_scope_without_deadline_or_trace_arrives_without():
     assert (far.deadline, far.trace) == (None, None)
 
 
-def test_the_wire_form_is_an_array_of_five():
+def test_the_wire_form_is_an_array():
     wire = Scope("r1", timeout_s=0.25, clock=VirtualClock()).to_wire()
-    assert msgspec.json.encode(wire) == b'["r1",250.0,0,false,false]'
+    assert msgspec.json.encode(wire) == b'["r1",250.0,0,false,false,null]'
 
 
 @given(
@@ -143,3 +143,10 @@ async def test_tasks_inherit_the_scope_and_do_not_leak_theirs():
     with entered(Scope("outer")):
         assert await asyncio.gather(inner(), inner()) == [("outer", "mine")] * 2
         assert current_scope().id == "outer"
+
+
+def test_who_asks_crosses_the_hop():
+    identity = Identity("ann", ("team", "sea"))
+    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(Scope(identity=identity).to_wire()), type=ScopeWire)
+    assert Scope.from_wire(wire).identity == identity
+    assert Scope.from_wire(Scope().to_wire()).identity is None

@@ -295,6 +295,24 @@ def test_parents_hold_their_children_and_stay_in_their_section() -> None:
     assert chunks[0].end == chunks[4].end < chunks[5].start
 
 
+def test_a_chunk_knows_its_tokens_as_its_measure_counts_them(tokens: TokenMeasure) -> None:
+    config = ChunkConfig(size=6, overlap=0, parents=True)
+    chunks = chunk_document(document("One two three. Four five six.\n\nSeven eight."), config, tokens).chunks
+    assert [(chunk.text, chunk.tokens) for chunk in chunks] == [
+        ("One two three. Four five six.\n\nSeven eight.", 11),
+        ("One two three.", 4),
+        ("Four five six.", 4),
+        ("Seven eight.", 3),
+    ]
+
+
+def test_tokens_of_chunks_in_characters_are_counted_if_there_is_something_to_count_with(tokens: TokenMeasure) -> None:
+    config = ChunkConfig(size=14, overlap=0, unit="characters")
+    text = document("One two three. 北京大学。")
+    assert [chunk.tokens for chunk in chunk_document(text, config, CHARACTERS).chunks] == [0, 0]
+    assert [chunk.tokens for chunk in chunk_document(text, config, CHARACTERS, tokens=tokens).chunks] == [4, 5]
+
+
 def test_one_long_line_is_cut_in_linear_time(tokens: TokenMeasure) -> None:
     # 400 KB without a single separator, and 400 KB of white space: once quadratic, this would take minutes.
     for text in ("x" * 400_000, "a" + " " * 400_000 + "b", "家" * 100_000, "e" + "\u0301" * 100_000):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidInput
+from operators.filter_parse import parse_filter
 from operators.messages import Leg, Question, Settings
 from operators.plan_question import MAX_QUESTION_CHARACTERS, PlanConfig, guess_language, plan_question
 
@@ -49,7 +50,7 @@ def test_settings_reach_the_plan():
     )
     assert [leg.limit for leg in plan.legs] == [7, 7]
     assert (plan.limit, plan.rerank_candidates, plan.max_answer_tokens) == (3, 0, 9)
-    assert plan.filters == {"year": [1890, 1891], "town": "Ulm", "open": True}
+    assert plan.filters == parse_filter({"year": [1890, 1891], "town": "Ulm", "open": True})
     assert (plan.scope_prefix, plan.language, plan.answer_schema) == ("kelp:", "zh-hant", schema)
 
 
@@ -114,14 +115,13 @@ def test_fewer_candidates_than_the_limit_are_refused_with_both_numbers():
     [
         ({"rerank_candidates": -1}, "rerank_candidates is -1"),
         ({"max_answer_tokens": 0}, "max_answer_tokens is 0"),
-        ({"filters": ["year"]}, "filters is a list"),
-        ({"filters": {"": 1}}, "names the field ''"),
-        ({"filters": {1: 1}}, "names the field 1"),
-        ({"filters": {"year": []}}, "'year' is an empty list, which nothing matches"),
-        ({"filters": {"year": {"$gt": 1}}}, "asks for {'\\$gt': 1}; expected a text"),
-        ({"filters": {"year": [1, [2]]}}, "asks for \\[2\\]"),
-        ({"filters": {"year": math.nan}}, "asks for nan"),
-        ({"filters": {"year": None}}, "asks for None"),
+        ({"filters": {"year": {"$after": 1}}}, "\\$after"),
+        ({"offset": -1}, "offset is -1"),
+        ({"ef_search": -1}, "ef_search is -1"),
+        ({"measure": "manhattan"}, "measure is 'manhattan'; expected one of cosine, l2, ip, l1, hamming, jaccard"),
+        ({"score_threshold": math.nan}, "score_threshold is nan"),
+        ({"score_threshold": "high"}, "score_threshold is 'high'"),
+        ({"score_threshold": 0.5, "legs": {"lexical": 1}}, "the dense leg is left out"),
         ({"scope_prefix": "a\0"}, "scope_prefix holds a NUL"),
         ({"scope_prefix": None}, "scope_prefix is a NoneType"),
         ({"language": "English, please"}, "language is 'English, please'"),
@@ -183,3 +183,18 @@ def test_a_question_in_a_language_that_the_embedder_does_not_read_weighs_the_den
     assert plan_question(Question("水库")).leg("dense").weight == 1.0
     off = PlanConfig(dense_languages=("en",), foreign_weight=0.0)
     assert plan_question(Question("水库"), config=off).strategy == "lexical"
+
+
+def test_a_later_page_makes_each_leg_fetch_up_to_its_end_in_whole_steps():
+    assert [leg.limit for leg in plan_with(limit=10, offset=90).legs] == [100, 100]
+    assert [leg.limit for leg in plan_with(limit=10, offset=91).legs] == [200, 200]
+    assert [leg.limit for leg in plan_with(limit=10, offset=250, candidates=50).legs] == [300, 300]
+
+
+def test_a_threshold_of_the_question_comes_before_that_of_the_corpus():
+    config = PlanConfig(score_threshold=0.4)
+    assert plan_question(Question("mill"), config=config).score_threshold == 0.4
+    asked = Question("mill", Settings(score_threshold=0.0))
+    assert plan_question(asked, config=config).score_threshold == 0.0
+    lexical = Question("mill", Settings(legs={"lexical": 1.0}))
+    assert plan_question(lexical, config=config).score_threshold is None

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -5,11 +6,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.errors import InvalidInput
-from operators.corpus.content import normalised, prepared
+from engine.errors import AccessDenied, InvalidInput
+from engine.scope import Identity
+from operators.corpus import feed
+from operators.corpus.content import chunk_hash, prepared
+from operators.corpus.filter_sql import Condition, compile_filter, visible_to
 from operators.corpus.keys import chunk_key
+from operators.corpus.listing import count, list_chunks, list_documents
 from operators.corpus.store import Store
-from operators.messages import EmbeddedDocument
+from operators.filter_parse import parse_filter
+from operators.messages import Deleted, Edit, EmbeddedDocument, Listing, Written
+from tests.changing import changing
+
+EVERYONE = Condition("TRUE", [], of_chunks=False)
 
 
 @pytest.fixture
@@ -23,31 +32,59 @@ def keys(*names: tuple[str, int]) -> np.ndarray:
     return np.array([chunk_key(*name) for name in names], np.int64)
 
 
+def write(store: Store, *documents: EmbeddedDocument, chunking: str = "", identity: Identity | None = None) -> list:
+    with changing(store, identity) as changes:
+        return changes.write(documents, chunking)
+
+
+def owned(document: EmbeddedDocument, owner: str = "", *collections: str) -> EmbeddedDocument:
+    changed = msgspec.structs.replace(document.document, owner=owner, collections=collections)
+    return msgspec.structs.replace(document, document=changed)
+
+
+def sizes(store: Store) -> tuple[int, int, int]:
+    counts = count(store)
+    return counts.documents, counts.chunks, counts.indexed
+
+
 def test_a_document_is_added_then_unchanged_then_replaced(store: Store, make) -> None:
     first = make("a", chunks=["one ", "two"], title="T", year=2020)
-    assert [w.outcome for w in store.write([first])] == ["added"]
-    again = store.write([first])[0]
-    assert (again.outcome, again.chunks, store.seq()) == ("unchanged", 2, 1)
-    assert [w.outcome for w in store.write([make("a", chunks=["one"], title="T", year=2020)])] == ["replaced"]
-    assert store.counts()[:3] == (1, 1, 1)
+    assert write(store, first) == [Written("a", "added", 2)]
+    seq = store.seq()
+    assert write(store, first) == [Written("a", "unchanged", 2)]
+    assert store.seq() == seq
+    assert write(store, make("a", chunks=["one"], title="T", year=2020)) == [Written("a", "replaced", 1)]
+    assert sizes(store) == (1, 1, 1)
+    assert list_documents(store, Listing(), None).documents[0].version == 2
 
 
 @pytest.mark.parametrize("change", [{"title": "U"}, {"year": 2021}, {"text": "other"}])
 def test_title_text_and_metadata_make_the_content(store: Store, make, change: dict[str, object]) -> None:
     same = {"text": "words", "title": "T", "year": 2020}
-    store.write([make("a", **same)])
-    assert store.unchanged([make("a", **same).document, make("b", **same).document]) == [True, False]
-    assert store.unchanged([make("a", **(same | change)).document]) == [False]
+    write(store, make("a", **same))
+    documents = [make("a", **same).document, make("b", **same).document]
+    assert store.unchanged(documents, "", EVERYONE) == [True, False]
+    assert store.unchanged([make("a", **(same | change)).document], "", EVERYONE) == [False]
+
+
+def test_source_owner_collections_and_chunking_make_the_content_too(store: Store, make) -> None:
+    write(store, owned(make("a", "x"), "ann", "one", "two"), chunking="small")
+    document = make("a", "x").document
+    same = msgspec.structs.replace(document, owner="ann", collections=("two", "one"))
+    assert store.unchanged([same], "small", EVERYONE) == [True]
+    assert store.unchanged([same], "large", EVERYONE) == [False]
+    for change in ({"owner": "bob"}, {"collections": ("one",)}, {"source": "x.md"}, {"media_type": "text/html"}):
+        assert store.unchanged([msgspec.structs.replace(same, **change)], "small", EVERYONE) == [False]
 
 
 def test_the_order_of_metadata_does_not_matter(store: Store, make) -> None:
-    store.write([make("a", "x", first=1, second=2)])
-    assert store.unchanged([make("a", "x", second=2, first=1).document]) == [True]
+    write(store, make("a", "x", first=1, second=2))
+    assert store.unchanged([make("a", "x", second=2, first=1).document], "", EVERYONE) == [True]
 
 
 def test_the_same_document_twice_in_one_write_ends_as_the_last(store: Store, make) -> None:
-    assert [w.outcome for w in store.write([make("a", "old"), make("a", "new")])] == ["added", "replaced"]
-    assert [c.text for c in store.chunks(keys(("a", 0))).values()] == ["new"]
+    assert [w.outcome for w in write(store, make("a", "old"), make("a", "new"))] == ["added", "replaced"]
+    assert [c.text for c in store.chunks(keys(("a", 0)), EVERYONE).values()] == ["new"]
 
 
 def test_a_write_that_fails_writes_nothing(store: Store, make) -> None:
@@ -56,128 +93,199 @@ def test_a_write_that_fails_writes_nothing(store: Store, make) -> None:
         twice, chunks=(twice.chunks[0], msgspec.structs.replace(twice.chunks[1], ordinal=0))
     )
     with pytest.raises(InvalidInput, match=r"document 'b'.*key is taken"):
-        store.write([make("a", "fine"), twice])
-    assert store.counts()[:3] == (0, 0, 0)
+        write(store, make("a", "fine"), twice)
+    assert sizes(store) == (0, 0, 0)
     assert store.seq() == 0
 
 
 def test_a_replaced_document_leaves_only_the_keys_that_are_gone(store: Store, make) -> None:
-    store.write([make("a", chunks=["one", "two", "three"])])
-    store.write([make("a", chunks=["uno"])])
-    assert sorted(store.removed_keys(1).tolist()) == sorted(keys(("a", 1), ("a", 2)).tolist())
-    assert [c.texts for c in store.changed_documents(1)] == [["uno"]]
-    store.write([make("a", chunks=["eins", "zwei", "drei"])])
-    assert store.removed_keys(0).tolist() == []
+    write(store, make("a", chunks=["one", "two", "three"]))
+    seq = store.seq()
+    write(store, make("a", chunks=["uno"]))
+    assert sorted(feed.removed_keys(store, seq).tolist()) == sorted(keys(("a", 1), ("a", 2)).tolist())
+    assert [c.texts for c in feed.changed_documents(store, seq)] == [["uno"]]
+    write(store, make("a", chunks=["eins", "zwei", "drei"]))
+    assert feed.removed_keys(store, 0).tolist() == []
+
+
+def test_chunks_that_an_embedder_sees_alike_keep_their_vectors(store: Store, make) -> None:
+    write(store, make("a", chunks=["same ", "old "]))
+    seq = store.seq()
+    second = make("a", chunks=["same ", "new ", "more"])
+    second.vectors[0] = 7  # a vector that is not stored, since the text has one
+    write(store, second)
+    changed = np.concatenate([k for k, _ in feed.changed_vectors(store, seq)])
+    assert sorted(changed.tolist()) == sorted(keys(("a", 1), ("a", 2)).tolist())
+    assert store.vectors(keys(("a", 0)))[1].tolist() == [make("a", "same ").vectors[0].tolist()]
+
+
+def test_known_vectors_are_found_by_content_in_any_document(store: Store, make) -> None:
+    first = make("a", chunks=["same ", "own"])
+    write(store, first)
+    hashes = [chunk_hash(first.document, c) for c in first.chunks]
+    known = store.known_vectors([hashes[1], b"unknown", hashes[1], hashes[0]], EVERYONE)
+    assert known.hashes == [hashes[1], hashes[0]]
+    assert known.vectors.tolist() == first.vectors[::-1].tolist()
+    write(store, make("b", chunks=["same ", "other"]))
+    with changing(store) as changes:
+        changes.delete(["a"])
+    assert store.known_vectors(hashes, EVERYONE).hashes == [hashes[0]]
 
 
 def test_deleting_reports_what_is_not_there(store: Store, make) -> None:
-    store.write([make("a", "x"), make("b", "y")])
-    assert store.delete(["zz", "a", "a"]) == ["zz", "a"]
-    assert store.removed_documents(2) == ["a"]
-    assert store.removed_documents(3) == []
-    store.write([make("a", "x")])
-    assert (store.removed_documents(0), store.counts().documents) == ([], 2)
+    write(store, make("a", chunks=["x", "y"]), make("b", "y"))
+    seq = store.seq()
+    with changing(store) as changes:
+        assert changes.delete(["zz", "a", "a"]) == Deleted(1, 2, ("zz",))
+    assert feed.removed_documents(store, seq) == ["a"]
+    assert feed.removed_documents(store, store.seq()) == []
+    write(store, make("a", "x"))
+    assert (feed.removed_documents(store, 0), sizes(store)[0]) == ([], 2)
+
+
+def test_deleting_one_of_two_owners_of_a_text_leaves_the_other(store: Store, make) -> None:
+    write(store, make("a", "same words", n=1), make("b", "same words", n=2))
+    with changing(store) as changes:
+        changes.delete(["a"])
+    assert [c.metadata for c in list_chunks(store, Listing(), None).chunks] == [{"n": 2}]
+    assert len(store.vectors(keys(("a", 0), ("b", 0)))[0]) == 1
+
+
+def test_deleting_by_filter_takes_what_passes(store: Store, make) -> None:
+    write(store, *(make(str(n), "x", n=n) for n in range(5)))
+    with changing(store) as changes:
+        assert changes.delete_where(compile_filter(parse_filter({"n": {"$gte": 3}}))) == Deleted(2, 2)
+    assert [d.id for d in list_documents(store, Listing(), None).documents] == ["2", "1", "0"]
+
+
+def test_metadata_is_patched_or_replaced_without_touching_the_indexes(store: Store, make) -> None:
+    write(store, make("a", chunks=["x", "y"], year=2020, kind="old"))
+    seq = store.seq()
+    with changing(store) as changes:
+        assert changes.change_metadata("a", {"kind": "new", "none": None}, replace=False)
+        assert not changes.change_metadata("zz", {}, replace=False)
+    chunks = list_chunks(store, Listing(), None).chunks
+    assert [c.metadata for c in chunks] == [{"year": 2020, "kind": "new", "none": None}] * 2
+    assert (list(feed.changed_documents(store, seq)), feed.removed_keys(store, seq).tolist()) == ([], [])
+    with changing(store) as changes:
+        changes.change_metadata("a", {"only": 1}, replace=True)
+    assert list_documents(store, Listing(), None).documents[0].metadata == {"only": 1}
+    assert store.unchanged([make("a", chunks=["x", "y"], year=2020, kind="old").document], "", EVERYONE) == [True]
+
+
+def test_collections_are_joined_and_left(store: Store, make) -> None:
+    write(store, owned(make("a", "x"), "", "red"), make("b", "y"))
+    with changing(store) as changes:
+        assert changes.change_collections(["a", "b", "zz"], add=["blue"], remove=["red"]) == ["zz"]
+    assert [d.collections for d in list_documents(store, Listing(), None).documents] == [("blue",), ("blue",)]
+    assert {name: c.documents for name, c in count(store).collections.items()} == {"blue": 2}
+
+
+def test_a_chunk_gets_another_text_and_is_marked(store: Store, make) -> None:
+    write(store, make("a", chunks=["one ", "two"]))
+    seq = store.seq()
+    with changing(store) as changes:
+        assert changes.change_chunk(Edit("a#1", 1, "deux", 3), np.ones(16, np.float32))
+        assert not changes.change_chunk(Edit("a#7", 1, "x"), np.ones(16, np.float32))
+        assert not changes.change_chunk(Edit("zz#0", 1, "x"), np.ones(16, np.float32))
+    first, second = list_chunks(store, Listing(include_vectors=True), None).chunks
+    assert (first.text, first.edited, second.text, second.edited, second.tokens) == ("one ", False, "deux", True, 3)
+    assert second.vector is not None
+    assert second.vector.tolist() == [1.0] * 16
+    assert [k.tolist() for k, _ in feed.changed_vectors(store, seq)] == [keys(("a", 1)).tolist()]
+    assert write(store, make("a", chunks=["one ", "two"])) == [Written("a", "replaced", 2)]
+    assert list_chunks(store, Listing(), None).chunks[1].text == "two"
+
+
+def test_a_chunk_that_changed_meanwhile_is_not_overwritten(store: Store, make) -> None:
+    write(store, make("a", "one"))
+    write(store, make("a", "two"))
+    with pytest.raises(InvalidInput, match="'a#0' has changed meanwhile"), changing(store) as changes:
+        changes.change_chunk(Edit("a#0", 1, "uno"), np.ones(16, np.float32))
+
+
+def test_deleting_the_last_chunk_deletes_the_document(store: Store, make) -> None:
+    write(store, make("a", chunks=["one", "two"]))
+    with changing(store) as changes:
+        assert changes.delete_chunks(["a#0", "a#9", "nonsense"]) == Deleted(0, 1, ("a#9", "nonsense"))
+    assert sizes(store) == (1, 1, 1)
+    with changing(store) as changes:
+        assert changes.delete_chunks(["a#1"]) == Deleted(1, 1)
+    assert sizes(store) == (0, 0, 0)
 
 
 def test_a_document_without_chunks_is_kept_and_indexed_as_nothing(store: Store, make) -> None:
-    store.write([prepared(make("a", chunks=[]), dimension=16, measure="cosine")])
-    assert [(c.id, c.keys) for c in store.changed_documents(0)] == [("a", [])]
-    assert store.counts()[:3] == (1, 0, 0)
+    write(store, prepared(make("a", chunks=[]), dimension=16, measure="cosine"))
+    assert [(c.id, c.keys) for c in feed.changed_documents(store, 0)] == [("a", [])]
+    assert sizes(store) == (1, 0, 0)
 
 
 def test_a_chunk_without_vector_is_stored_and_in_no_index(store: Store, make) -> None:
-    document = make("a", chunks=["parent", "child"])
+    write(store, make("a", chunks=["parent", "child"]))
+    seq = store.seq()
+    document = make("a", chunks=["parent", "child"], later=True)
     document.vectors[0] = np.nan
-    store.write([prepared(document, dimension=16, measure="cosine")])
-    assert [c.texts for c in store.changed_documents(0)] == [["child"]]
-    assert [k.tolist() for k, _ in store.changed_vectors(0)] == [keys(("a", 1)).tolist()]
-    assert store.removed_keys(0).tolist() == keys(("a", 0)).tolist()
-    assert store.allowed({}, "").tolist() == keys(("a", 1)).tolist()
-    assert len(store.chunks(keys(("a", 0)))) == 1
+    write(store, prepared(document, dimension=16, measure="cosine"))
+    assert [c.texts for c in feed.changed_documents(store, 0)] == [["child"]]
+    assert [k.tolist() for k, _ in feed.changed_vectors(store, 0)] == [keys(("a", 1)).tolist()]
+    assert feed.removed_keys(store, seq).tolist() == keys(("a", 0)).tolist()
+    assert store.allowed(EVERYONE).tolist() == keys(("a", 1)).tolist()
+    assert store.vectors(keys(("a", 0)))[0].tolist() == []
+    assert len(store.chunks(keys(("a", 0)), EVERYONE)) == 1
 
 
-def test_vectors_come_back_bit_for_bit(store: Store, make) -> None:
-    document = prepared(make("a", chunks=["one", "two"]), dimension=16, measure="cosine")
-    store.write([document])
-    found, vectors = store.vectors(keys(("a", 1), ("a", 0), ("gone", 0)))
-    rows = dict(zip(found.tolist(), vectors, strict=True))
-    assert [rows[k].tolist() for k in keys(("a", 0), ("a", 1))] == document.vectors.tolist()
+def test_times_tell_when_a_document_came_and_last_changed(store: Store, make) -> None:
+    before = time.time()
+    write(store, make("a", "x"))
+    write(store, make("a", "y"))
+    document = list_documents(store, Listing(), None).documents[0]
+    assert before <= document.created < document.updated <= count(store).updated <= time.time()
+    last = count(store).updated
+    with changing(store) as changes:
+        changes.delete(["a"])
+    assert count(store).updated > last
 
 
-def test_two_connections_see_each_others_commits(tmp_path: Path, store: Store, make) -> None:
-    other = Store(tmp_path / "store.sqlite")
-    store.write([make("a", "x")])
-    assert other.seq() == 1
-    other.close()
+ANN, BOB = Identity("ann", ("team",)), Identity("bob", ("team",))
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bad.sqlite").write_bytes(b"no database at all" * 100)
-    with pytest.raises(InvalidInput, match=r"bad\.sqlite cannot be used as a database"):
-        Store(tmp_path / "bad.sqlite")
-    with pytest.raises(InvalidInput, match="cannot be opened"):
-        Store(tmp_path / "absent" / "store.sqlite")
+def test_whoever_writes_owns_the_document(store: Store, make) -> None:
+    write(store, make("a", "x"), identity=ANN)
+    assert list_documents(store, Listing(), None).documents[0].owner == "ann"
+    assert store.unchanged([make("a", "x").document], "", visible_to(ANN)) == [True]
+    with pytest.raises(AccessDenied, match="'ann' may write documents of their own only"):
+        write(store, owned(make("b", "x"), "bob"), identity=ANN)
+    with pytest.raises(AccessDenied, match="does not belong to the collection 'secret'"):
+        write(store, owned(make("b", "x"), "", "secret"), identity=ANN)
 
 
-ALL = {
-    "1": {"kind": "a", "n": 1},
-    "2": {"kind": "b", "n": 2.5},
-    "3": {"n": "1", "ok": True},
-    "x/4": {"ok": None, 'q"': "é"},
-}
+def test_what_is_seen_but_not_owned_is_refused_and_what_is_not_seen_is_absent(store: Store, make) -> None:
+    write(store, owned(make("shared", "x"), "", "team"), make("own", "x"), identity=ANN)
+    for attempt in (
+        lambda c: c.delete(["shared"]),
+        lambda c: c.change_metadata("shared", {}, replace=False),
+        lambda c: c.change_collections(["shared"], add=[], remove=["team"]),
+        lambda c: c.change_chunk(Edit("shared#0", 1, "x"), np.ones(16, np.float32)),
+        lambda c: c.delete_chunks(["shared#0"]),
+        lambda c: c.write([make("shared", "mine")], ""),
+        lambda c: c.write([make("own", "mine")], ""),
+    ):
+        with pytest.raises(AccessDenied), changing(store, BOB) as changes:
+            attempt(changes)
+    with changing(store, BOB) as changes:
+        assert changes.delete(["own"]) == Deleted(0, 0, ("own",))
+        assert not changes.change_metadata("own", {}, replace=True)
+        assert changes.delete_chunks(["own#0"]).missing == ("own#0",)
+        assert changes.delete_where(EVERYONE) == Deleted(0, 0)
+    assert sizes(store) == (2, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("filters", "prefix", "found"),
-    [
-        ({}, "", "1 2 3 x/4"),
-        ({"kind": "a"}, "", "1"),
-        ({"kind": ["a", "b", "z"]}, "", "1 2"),
-        ({"kind": ["a", "b"], "n": 2.5}, "", "2"),
-        ({"n": 1}, "", "1"),
-        ({"n": 1.0}, "", "1"),
-        ({"n": "1"}, "", "3"),
-        ({"n": True}, "", ""),
-        ({"ok": True}, "", "3"),
-        ({"ok": 1}, "", ""),
-        ({"ok": None}, "", "x/4"),
-        ({"kind": []}, "", ""),
-        ({"absent": "a"}, "", ""),
-        ({'q"': "é"}, "", "x/4"),
-        ({"n": 10**30}, "", ""),
-        ({}, "x/", "x/4"),
-        ({}, "x/5", ""),
-        ({"kind": "a"}, "x", ""),
-        ({"kind": "a' OR 1=1 --"}, "", ""),
-    ],
-)
-def test_filters_let_through_what_they_say(store: Store, make, filters: dict, prefix: str, found: str) -> None:
-    store.write([make(id, "text", **metadata) for id, metadata in ALL.items()])
-    assert store.allowed(filters, prefix).tolist() == sorted(chunk_key(id, 0) for id in found.split())
-
-
-@pytest.mark.parametrize("value", [{"$gt": 3}, [["a"]], [{"a": 1}]])
-def test_a_filter_of_another_form_is_refused(store: Store, value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"filter on 'n'.*expected text, a number"):
-        store.allowed({"n": value}, "")
-
-
-def test_a_document_that_does_not_fit_the_corpus_is_refused(make) -> None:
-    def refuse(document: EmbeddedDocument, words: str) -> None:
-        with pytest.raises(InvalidInput, match=words):
-            prepared(document, dimension=16, measure="cosine")
-
-    good = make("a", "text")
-    refuse(msgspec.structs.replace(good, vectors=np.ones((1, 3), np.float32)), "1 chunks of 16 dimensions")
-    refuse(msgspec.structs.replace(good, vectors=np.full((1, 16), np.inf, np.float32)), "chunk 0 is not finite")
-    refuse(make("", "text"), "expected 1 to 4096 bytes")
-    refuse(make("a", "half a pair \ud83d"), "lone surrogate")
-    refuse(make("a", "text", when=object()), "metadata must be JSON")
-    moved = msgspec.structs.replace(good.chunks[0], start=1)
-    refuse(msgspec.structs.replace(good, chunks=(moved,)), "chunk 0 is not the text from 1 to 4")
-
-
-def test_rows_are_made_unit_length_whatever_their_neighbours() -> None:
-    rows = np.array([[3, 4], [0, 0], [1e30, 0]], np.float32)
-    assert normalised(rows) == pytest.approx(np.array([[0.6, 0.8], [0, 0], [1, 0]]))
-    assert normalised(rows)[0].tolist() == normalised(rows[0]).tolist()
+def test_an_identity_without_a_name_owns_nothing(store: Store, make) -> None:
+    write(store, owned(make("a", "x"), "", "team"))
+    nobody = Identity("", ("team",))
+    with pytest.raises(AccessDenied), changing(store, nobody) as changes:
+        changes.delete(["a"])
+    with pytest.raises(AccessDenied, match="cannot own what they write"), changing(store, nobody) as changes:
+        changes.write([make("b", "x")], "")
+    with changing(store, nobody) as changes:
+        assert changes.delete_where(EVERYONE) == Deleted(0, 0)

@@ -1,69 +1,59 @@
-"""A writer that is killed in the middle leaves what it acknowledged, whole, in the database and in both indexes."""
+"""What was acknowledged survives: kills, power cuts and refusing disks, by tests/crashing; a sample in each run.
 
-import random
-import signal
-import subprocess
-import sys
-
-from operators.corpus.manifest import open_corpus
-from operators.corpus.store import Store
-
-WRITER = """
-import asyncio, sys
-import numpy as np
-from operators.corpus.shard import Shard
-from operators.messages import Chunk, Document, EmbeddedDocument
-
-def document(id, version):
-    text = f"{id} version v{version}"
-    chunks = tuple(Chunk(ordinal=n, text=text, start=0, end=len(text)) for n in range(version % 3 + 1))
-    vectors = np.random.default_rng(version).standard_normal((len(chunks), 16))
-    return EmbeddedDocument(Document(id=id, title="", text=text), chunks, vectors.astype(np.float32))
-
-async def main():
-    shard = Shard.open(sys.argv[1], 0, writable=True)
-    for version in range(int(sys.argv[2]), 1_000_000):
-        await shard.write([document(f"d{n}", version) for n in range(4)])
-        await shard.delete([f"d{version % 4}"])
-        print(version, flush=True)
-        if version % 5 == 0:
-            await shard.commit()
-asyncio.run(main())
+Every case, and hundreds of kills: `python -m tests.crashing --lives 300 --points all --cuts all --disks all`.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-async def test_a_killed_writer_leaves_what_it_acknowledged(open_shard, corpus: str, plan, vector) -> None:
-    acknowledged, chance = -1, random.Random(5)
-    for _ in range(2):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, corpus, str(acknowledged + 1)], stdout=subprocess.PIPE, text=True
-        )
-        assert writer.stdout is not None
-        for _ in range(chance.randint(2, 12)):
-            acknowledged = int(writer.stdout.readline())
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
-        writer.stdout.close()
+import pytest
 
-        shard = await open_shard()
-        state = await shard.statistics()
-        assert state.dense_vectors == state.lexical_chunks == state.chunks
-        assert state.seq == state.lexical_seq == state.dense_seq
-        texts = {}
-        for ranking in (
-            await shard.dense(plan(limit=50), vector("")),
-            await shard.lexical(plan("version", limit=50), None),
-        ):
-            passages = await shard.fetch(ranking)
-            texts[ranking.leg] = sorted((p.chunk_id, p.text) for p in passages)
-        assert texts["dense"] == texts["lexical"]
-        versions = {text.rsplit(" v")[-1] for _, text in texts["dense"]}
-        assert len(versions) == 1, "a write of four documents is there wholly or not at all"
-        version = int(versions.pop())
-        assert version in (acknowledged, acknowledged + 1)
-        assert len(texts["dense"]) == state.documents * (version % 3 + 1)
-        assert state.documents == 3 if version == acknowledged else state.documents in (3, 4)
-        acknowledged = version
-        await shard.aclose()
-    assert Store(open_corpus(corpus).shard_directory(0) / "store.sqlite")._one("PRAGMA integrity_check") == "ok"
+ROOT = Path(__file__).parents[3]
+MOUNTED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=6m none "$0" && exec "$@"']  # seen by it alone
+
+
+def crashing(*arguments: str, before: list[str] | None = None) -> dict[str, Any]:
+    """What `python -m tests.crashing` says; its failure is the test's, with the seed that repeats it."""
+    command = [*(before or []), sys.executable, "-m", "tests.crashing", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout}{run.stderr}"
+    return json.loads(run.stdout)
+
+
+def watched(what: str, count: int) -> dict[str, Any]:
+    """What is done with system calls watched by tests/crashing/preload.c."""
+    said = crashing(f"--{what}={count}")
+    if isinstance(said[what], str):
+        pytest.skip(said[what])
+    return said[what]
+
+
+def test_a_writer_killed_at_random_moments_loses_nothing_and_leaves_nothing_half_done() -> None:
+    said = crashing("--lives=8")["lives"]
+    assert said["kills"] == 8
+    assert said["operations"] > 0
+
+
+def test_a_writer_killed_between_any_two_system_calls_or_inside_a_write_loses_nothing() -> None:
+    assert watched("points", 3)["kills"] == 3
+
+
+def test_what_is_acknowledged_is_synced_so_that_a_power_cut_loses_nothing() -> None:
+    assert watched("cuts", 8)["states"] == 32
+
+
+def test_a_disk_that_refuses_loses_nothing_and_the_writer_works_on_when_it_refuses_no_more() -> None:
+    assert watched("disks", 10)["disks"] == 10
+
+
+def test_a_file_system_that_is_full_and_then_read_only_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    if os.geteuid() or subprocess.run([*MOUNTED, str(tmp_path), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    said = crashing("--full", str(tmp_path), before=[*MOUNTED, str(tmp_path)])["full"]
+    assert "the disk refused" in said["refusal"]
+    assert said["documents_when_full"] > 100
+    assert said["read_only_for_writing"] != "opened"

@@ -1,3 +1,5 @@
+"""What every dense index does, whatever its measure; test_hnsw.py has what only a graph does."""
+
 from pathlib import Path
 
 import numpy as np
@@ -5,26 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.corpus.allowed import Allowed
 from operators.corpus.content import normalised
-from operators.corpus.dense import DenseIndex
-from operators.corpus.filters import Allowed
+from operators.corpus.dense import Dense, DenseIndex, ExactIndex, open_dense
 from operators.corpus.manifest import CorpusConfig
+from operators.corpus.measures import MEASURES, semantic_scores
 
 D = 16
-RNG = np.random.default_rng(7)
-
-
-def config(measure: str = "cosine", dimension: int = D) -> CorpusConfig:
-    return CorpusConfig(embedder="test", dimension=dimension, measure=measure)
+EVERY_MEASURE = pytest.mark.parametrize("measure", MEASURES)
 
 
 class Checked:
-    """A dense index beside the arrays that it should agree with."""
+    """A dense index beside the vectors that it should hold."""
 
-    def __init__(self, folder: Path, measure: str = "cosine", *, exact_limit: int = 10_000) -> None:
-        self.index = DenseIndex(folder, config(measure), exact_limit=exact_limit)
+    def __init__(self, folder: Path, measure: str) -> None:
+        self.folder, self.measure = folder, measure
         self.rows: dict[int, np.ndarray] = {}
-        self.measure = measure
+        self.index: Dense = self._open()
+
+    def _open(self) -> Dense:
+        return open_dense(self.folder, CorpusConfig(embedder="test", dimension=D, measure=self.measure))
 
     def add(self, keys: list[int], vectors: np.ndarray) -> None:
         vectors = normalised(vectors) if self.measure == "cosine" else vectors.astype(np.float32)
@@ -36,193 +38,168 @@ class Checked:
         for key in keys:
             self.rows.pop(key, None)
 
-    def vectors(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        keys = np.array([k for k in keys.tolist() if k in self.rows], np.int64)
-        return keys, np.array([self.rows[k] for k in keys.tolist()], np.float32).reshape(-1, D)
+    def reopen(self) -> None:
+        """As after a clean end; what is not saved follows the database anew."""
+        self.index.save(closing=True)
+        self.index.close()
+        self.index = self._open()
+        if not self.index.seq and self.rows:
+            self.index.add(np.array(list(self.rows)), np.array(list(self.rows.values())))
 
-    def search(self, query: np.ndarray, limit: int, allowed: list[int] | None = None) -> list[tuple[int, float]]:
+    def search(self, query: np.ndarray, limit: int, allowed: list[int] | None = None, measure: str = "") -> list[tuple]:
         only = None if allowed is None else Allowed(np.array(sorted(allowed), np.int64))
-        keys, scores = self.index.search(query, limit, only, vectors=self.vectors)
-        assert keys.dtype == np.int64
-        assert scores.dtype == np.float32
+        keys, scores, _ = self.index.search(query, limit, only, measure=measure)
+        assert (keys.dtype, scores.dtype) == (np.int64, np.float32)
         return list(zip(keys.tolist(), scores.tolist(), strict=True))
 
-    def exactly(self, query: np.ndarray, limit: int, allowed: list[int] | None = None) -> list[int]:
-        wanted = self.rows.keys() if allowed is None else self.rows.keys() & set(allowed)
-        wide = query.astype(np.float64)
-        score = {
-            k: -((self.rows[k] - wide) ** 2).sum() if self.measure == "l2" else self.rows[k] @ wide for k in wanted
-        }
-        return sorted(score, key=lambda k: (-score[k], k))[:limit]
+    def exactly(self, query: np.ndarray, limit: int, allowed: list[int] | None = None, measure: str = "") -> list:
+        keys = sorted(self.rows if allowed is None else self.rows.keys() & set(allowed))
+        vectors = np.array([self.rows[key] for key in keys], np.float32).reshape(-1, D)
+        scores = semantic_scores(vectors, query, measure or self.measure).tolist()
+        return sorted(zip(keys, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[:limit]
 
 
-def random_rows(count: int) -> np.ndarray:
-    return RNG.standard_normal((count, D)).astype(np.float32)
+def random_rows(count: int, seed: int = 7) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
 
 
 def pad(*numbers: float) -> np.ndarray:
     return np.array([*numbers, *[0] * (D - len(numbers))], np.float32)
 
 
-@pytest.mark.parametrize("exact_limit", [10_000, 0], ids=["scan", "graph"])
+def test_only_measures_that_a_graph_knows_get_one(tmp_path):
+    kinds = {measure: type(Checked(tmp_path, measure).index) for measure in MEASURES}
+    graphs = {"cosine", "ip", "l2"}
+    assert kinds == {measure: DenseIndex if measure in graphs else ExactIndex for measure in MEASURES}
+
+
 @pytest.mark.parametrize(
     ("measure", "expected"),
     [
         ("cosine", [(2, 1.0), (1, 0.6), (3, 0.0)]),
         ("ip", [(2, 2.0), (1, 1.8), (3, 0.0)]),
-        ("l2", [(2, -1.0), (3, -2.0), (1, -(0.8**2 + 2.4**2))]),
+        ("l2", [(2, 0.0), (3, 1 - 2**0.5), (1, 1 - (0.8**2 + 2.4**2) ** 0.5)]),
+        ("l1", [(2, 0.0), (3, -1.0), (1, 1 - 3.2)]),
+        ("hamming", [(2, 1.0), (1, 15 / 16), (3, 14 / 16)]),
+        ("jaccard", [(2, 1.0), (1, 0.5), (3, 0.0)]),
     ],
 )
-def test_scores_are_what_they_say(tmp_path: Path, measure: str, expected: list, exact_limit: int) -> None:
-    checked = Checked(tmp_path, measure, exact_limit=exact_limit)
+def test_hits_come_best_first_with_the_score_of_their_measure(tmp_path, measure, expected):
+    checked = Checked(tmp_path, measure)
     checked.add([1, 2, 3], np.stack([pad(1.8, 2.4), pad(2, 0), pad(0, 1)]))
     found = checked.search(pad(1, 0), 3)
-    assert [k for k, _ in found] == [k for k, _ in expected]
-    assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=1e-6)
+    assert [key for key, _ in found] == [key for key, _ in expected]
+    assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-6)
 
 
-@pytest.mark.parametrize("exact_limit", [10_000, 0], ids=["scan", "graph"])
-def test_an_empty_index_finds_nothing(tmp_path: Path, exact_limit: int) -> None:
-    checked = Checked(tmp_path, exact_limit=exact_limit)
+@EVERY_MEASURE
+def test_an_empty_index_finds_nothing(tmp_path, measure):
+    checked = Checked(tmp_path, measure)
     assert checked.search(pad(1), 5) == []
     checked.add([], np.empty((0, D), np.float32))
     checked.add([1], random_rows(1))
     assert checked.search(pad(1), 0) == []
     checked.remove(1, 2)
     assert checked.search(pad(1), 5) == []
+    assert checked.index.keys().tolist() == []
 
 
-@pytest.mark.parametrize("exact_limit", [10_000, 0], ids=["scan", "graph"])
-def test_equal_vectors_come_in_the_order_of_their_keys(tmp_path: Path, exact_limit: int) -> None:
-    checked = Checked(tmp_path, exact_limit=exact_limit)
-    checked.add([50, 3, 40, 2**62, 7], np.repeat(random_rows(1), 5, axis=0))
-    assert [k for k, _ in checked.search(pad(1), 3)] == [3, 7, 40]
-
-
-@pytest.mark.parametrize("measure", ["cosine", "ip", "l2"])
-def test_every_path_gives_a_hit_the_same_score(tmp_path: Path, measure: str) -> None:
-    scan, graph = Checked(tmp_path, measure), Checked(tmp_path, measure, exact_limit=50)
-    rows = random_rows(400)
-    scan.add(list(range(400)), rows)
-    graph.add(list(range(399, -1, -1)), rows[::-1])
-    query = normalised(random_rows(1)[0])
-    everything = dict(scan.search(query, 400))
-    assert all(everything[k] == s for k, s in graph.search(query, 60))
-    assert all(everything[k] == s for k, s in graph.search(query, 60, allowed=list(range(40))))
-    assert all(everything[k] == s for k, s in graph.search(query, 60, allowed=list(range(100))))
-
-
-@pytest.mark.parametrize("measure", ["cosine", "ip", "l2"])
-def test_the_scan_agrees_with_double_precision(tmp_path: Path, measure: str) -> None:
+@EVERY_MEASURE
+def test_a_filter_that_matches_nothing_finds_nothing(tmp_path, measure):
     checked = Checked(tmp_path, measure)
-    checked.add(list(range(0, 3000, 3)), random_rows(1000))
-    for query in normalised(random_rows(20)):
-        assert [k for k, _ in checked.search(query, 50)] == checked.exactly(query, 50)
+    checked.add(list(range(30)), random_rows(30))
+    assert checked.search(pad(1), 5, allowed=[]) == []
+    assert checked.search(pad(1), 5, allowed=[100, 101]) == []  # chunks without a vector
+    assert checked.search(pad(1), 5, allowed=[100, 7, 3]) == checked.exactly(pad(1), 5, [7, 3])
 
 
-def test_the_graph_finds_nearly_all(tmp_path: Path) -> None:
-    checked = Checked(tmp_path, exact_limit=100)
-    checked.add(list(range(3000)), random_rows(3000))
-    shares = [
-        len({k for k, _ in checked.search(query, 10)} & set(checked.exactly(query, 10))) / 10
-        for query in normalised(random_rows(30))
-    ]
-    assert np.mean(shares) > 0.98
+@EVERY_MEASURE
+def test_equal_vectors_come_in_the_order_of_their_keys(tmp_path, measure):
+    checked = Checked(tmp_path, measure)
+    checked.add([50, 3, 40, 2**62, 7], np.repeat(random_rows(1), 5, axis=0))
+    assert [key for key, _ in checked.search(pad(1), 3)] == [3, 7, 40]
 
 
-@pytest.mark.parametrize("allowed", [1, 40, 150, 1500])
-def test_a_filter_is_never_overstepped_and_a_small_one_is_exact(tmp_path: Path, allowed: int) -> None:
-    checked = Checked(tmp_path, exact_limit=100)
-    checked.add(list(range(2000)), random_rows(2000))
-    chosen = RNG.choice(2000, allowed, replace=False).tolist()
-    query = normalised(random_rows(1)[0])
-    found = [k for k, _ in checked.search(query, 50, allowed=chosen)]
-    assert set(found) <= set(chosen)
-    assert len(found) == min(50, allowed)
-    if allowed <= 100:
-        assert found == checked.exactly(query, 50, chosen)
-    assert checked.search(query, 50, allowed=[]) == []
+@EVERY_MEASURE
+@pytest.mark.parametrize("asked", MEASURES)
+def test_a_query_by_another_measure_compares_every_vector(tmp_path, measure, asked):
+    checked = Checked(tmp_path, measure)
+    checked.add(list(range(40)), 3 * random_rows(40))
+    query = random_rows(1, seed=8)[0]
+    assert checked.search(query, 10, measure=asked) == checked.exactly(query, 10, measure=asked)
+    some = list(range(0, 40, 3))
+    assert checked.search(query, 10, some, measure=asked) == checked.exactly(query, 10, some, measure=asked)
 
 
-def test_a_search_for_more_than_ef_search_gets_them(tmp_path: Path) -> None:
-    checked = Checked(tmp_path, exact_limit=0)
-    checked.add(list(range(500)), random_rows(500))
-    assert len(checked.search(pad(1), 300)) == 300
-    assert len(checked.search(pad(1), 900)) == 500
+@EVERY_MEASURE
+def test_an_index_tells_how_it_searched(tmp_path, measure):
+    checked = Checked(tmp_path, measure)
+    checked.add(list(range(1200)), random_rows(1200))
+    found = [checked.index.search(pad(1), 3, only).how for only in (None, Allowed(np.arange(10)))]
+    assert found == [f"compared all 1,200 vectors by {measure}", f"compared the 10 allowed of 1,200 by {measure}"]
 
 
-operations = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
-        st.tuples(st.just("remove"), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
-        st.tuples(st.just("reopen"), st.just([])),
+@EVERY_MEASURE
+def test_what_is_stored_can_be_read_back(tmp_path, measure):
+    checked = Checked(tmp_path, measure)
+    checked.add([5, 3, 9], random_rows(3))
+    checked.add([3], random_rows(1, seed=8))
+    checked.remove(5)
+    for _ in range(2):
+        assert sorted(checked.index.keys()) == [3, 9]
+        stored = checked.index.stored(np.array([9, 5, 3]))
+        assert stored.tolist() == [checked.rows[9].tolist(), checked.rows[3].tolist()]
+        checked.reopen()
+
+
+@EVERY_MEASURE
+def test_an_index_can_begin_anew(tmp_path, measure):
+    checked = Checked(tmp_path, measure)
+    checked.add(list(range(20)), random_rows(20))
+    checked.index.seq = 4
+    checked.index.save()
+    checked.index.clear()
+    assert (checked.index.seq, len(checked.index), checked.index.deleted) == (0, 0, 0)
+    assert checked.search(pad(1), 5) == []
+    checked.rows.clear()
+    checked.add([1, 2], random_rows(2))
+    checked.index.seq = 5
+    checked.reopen()
+    assert checked.search(pad(1), 5) == checked.exactly(pad(1), 5)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "reopen"]),
+        st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True),
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(operations, st.integers(0, 2**32 - 1))
-def test_any_order_of_changes_ends_where_it_should(tmp_path_factory, steps: list, seed: int) -> None:
+@EVERY_MEASURE
+@settings(max_examples=25, deadline=None)
+@given(steps, st.integers(0, 2**32 - 1))
+def test_any_order_of_changes_ends_where_it_should(tmp_path_factory, measure, steps, seed):
     rng = np.random.default_rng(seed)
-    folder = tmp_path_factory.mktemp("dense")
-    checked = Checked(folder)
+    checked = Checked(tmp_path_factory.mktemp("dense"), measure)
     for seq, (step, keys) in enumerate(steps, 1):
         if step == "add":
             checked.add(keys, rng.standard_normal((len(keys), D)))
         elif step == "remove":
             checked.remove(*keys)
         else:
-            checked.index.save()
-            checked.index = DenseIndex(folder, config())
-            continue
+            checked.reopen()
         checked.index.seq = seq
     query = normalised(rng.standard_normal(D))
     assert len(checked.index) == len(checked.rows)
-    assert [k for k, _ in checked.search(query, 40)] == checked.exactly(query, 40)
-    checked.index._exact_limit = 0  # the graph itself must hold the same
-    assert {k for k, _ in checked.search(query, 40)} == checked.rows.keys()
-
-
-def test_what_was_saved_is_there_again(tmp_path: Path) -> None:
-    checked = Checked(tmp_path)
-    checked.add(list(range(200)), random_rows(200))
-    checked.remove(*range(50))
-    checked.index.seq = 17
-    checked.index.save()
-    again = DenseIndex(tmp_path, config())
-    assert (again.seq, len(again), again.deleted, again.note) == (17, 150, 50, "")
-    query = normalised(random_rows(1)[0])
-    assert again.search(query, 20, vectors=checked.vectors)[0].tolist() == checked.exactly(query, 20)
-
-
-def test_a_small_change_to_a_large_index_is_not_worth_saving(tmp_path: Path) -> None:
-    checked = Checked(tmp_path)
-    checked.add(list(range(1000)), random_rows(1000))
-    checked.index.seq = 1
-    checked.index.save()
-    checked.add([5000], random_rows(1))
-    checked.index.seq = 2
-    checked.index.save()
-    assert [p.name for p in tmp_path.glob("*.hnsw")] == ["dense-1.hnsw"]
-
-
-@pytest.mark.parametrize(
-    ("name", "harm"),
-    [
-        ("dense-3.hnsw", lambda path: path.write_bytes(path.read_bytes()[:-100])),
-        ("dense-3.hnsw", lambda path: path.write_bytes(path.read_bytes()[:200] + b"x" + path.read_bytes()[201:])),
-        ("dense-3.hnsw", lambda path: path.unlink()),
-        ("dense.json", lambda path: path.write_text("{")),
-    ],
-    ids=["torn", "flipped", "missing", "bad description"],
-)
-def test_a_damaged_file_is_noticed_and_not_used(tmp_path: Path, name: str, harm) -> None:
-    checked = Checked(tmp_path)
-    checked.add(list(range(20)), random_rows(20))
-    checked.index.seq = 3
-    checked.index.save()
-    harm(tmp_path / name)
-    again = DenseIndex(tmp_path, config())
-    assert (again.seq, len(again)) == (0, 0)
-    assert again.note
+    assert checked.search(query, 40) == checked.exactly(query, 40)
+    if isinstance(checked.index, DenseIndex):  # the graph itself must hold the same
+        checked.index.close()
+        graph = checked.index._graph
+        graph.link(1000)
+        living = graph.table.rows_of(graph.table.living_keys())
+        assert graph._links.get_items(living, return_type="list") == [
+            checked.rows[key].tolist() for key in sorted(checked.rows)
+        ]
+        assert set(graph.table.keys[graph.nearest(query, 3)].tolist()) <= checked.rows.keys()

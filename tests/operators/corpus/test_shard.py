@@ -9,18 +9,23 @@ import pytest
 
 from engine.errors import Cancelled, InvalidInput
 from engine.scope import Scope, entered
+from engine.trace import Trace
 from operators.corpus.content import normalised
+from operators.corpus.listing import CollectionStatistics
 from operators.corpus.manifest import CorpusConfig, create_corpus, open_corpus
+from operators.corpus.measures import MEASURES
 from operators.corpus.merge import merge_passages, merge_rankings, merge_statistics
 from operators.corpus.shard import Shard
-from operators.messages import Passage, Ranking, Written
+from operators.filter_parse import parse_filter
+from operators.messages import Deleted, Edit, Passage, Ranking, Written
 
 
 async def found(shard: Shard, plan, question: str, vector, **options) -> tuple[list[str], list[str]]:
     """Texts that each leg finds, best first."""
     wanted = plan(question, **options)
-    dense = await shard.fetch(await shard.dense(wanted, vector(question)))
-    lexical = await shard.fetch(await shard.lexical(wanted, None))
+    asked = vector(question)
+    dense = await shard.fetch(wanted, asked, await shard.dense(wanted, asked))
+    lexical = await shard.fetch(wanted, asked, await shard.lexical(wanted, None))
     return [p.text for p in dense], [p.text for p in lexical]
 
 
@@ -37,7 +42,7 @@ async def test_a_document_is_found_by_both_legs_as_soon_as_it_is_written(shard, 
 async def test_an_empty_shard_answers_everything_with_nothing(shard, plan, vector) -> None:
     assert await found(shard, plan, "anything", vector) == ([], [])
     assert await shard.write([]) == []
-    assert await shard.delete([]) == []
+    assert await shard.delete([]) == Deleted(0, 0)
     assert await shard.unchanged([]) == {}
     assert (await shard.statistics()).documents == 0
 
@@ -59,7 +64,8 @@ async def test_a_passage_says_where_it_is_from(shard, make, plan, vector) -> Non
     await shard.write([make("a#1", chunks=["Zürich. ", "猫が好き。😀 ", "end"], title="T", year=2020, tags=["x"])])
     ranking = await shard.lexical(plan("猫"), None)
     ranking = msgspec.structs.replace(ranking, ranks={"lexical": [1], "dense": [0]})
-    assert await shard.fetch(ranking) == [
+    asked = vector("x")
+    assert await shard.fetch(plan(), asked, ranking) == [
         Passage(
             chunk_id="a#1#1",
             document_id="a#1",
@@ -68,6 +74,7 @@ async def test_a_passage_says_where_it_is_from(shard, make, plan, vector) -> Non
             start=8,
             end=15,
             score=float(ranking.scores[0]),
+            semantic=pytest.approx(normalised(asked) @ normalised(vector("猫が好き。😀 ")), abs=1e-6),
             ranks={"lexical": 1},
             metadata={"year": 2020, "tags": ["x"]},
         )
@@ -78,8 +85,8 @@ async def test_fetch_keeps_the_rankings_order_and_leaves_other_shards_hits_alone
     await shard.write([make(name, f"fox {name}") for name in "abcd"])
     ranking = await shard.lexical(plan("fox"), None)
     shuffled = Ranking("fused", ranking.keys[::-1], ranking.scores, np.array([0, 1, 0, 0], np.int32))
-    whole = [p.document_id for p in await shard.fetch(ranking)]
-    assert [p.document_id for p in await shard.fetch(shuffled)] == [whole[3], whole[1], whole[0]]
+    whole = [p.document_id for p in await shard.fetch(plan(), vector(""), ranking)]
+    assert [p.document_id for p in await shard.fetch(plan(), vector(""), shuffled)] == [whole[3], whole[1], whole[0]]
 
 
 async def test_the_context_of_a_chunk_is_searched_and_is_no_part_of_its_text(shard, make, plan, vector) -> None:
@@ -110,33 +117,35 @@ async def test_the_same_content_again_changes_nothing(shard, make) -> None:
 
 async def test_deleted_documents_are_gone_and_unknown_ones_reported(shard, make, plan, vector) -> None:
     await shard.write([make("a", "same words"), make("b", "same words")])
-    assert await shard.delete(["b", "zz"]) == ["zz"]
+    assert await shard.delete(["b", "zz"]) == Deleted(1, 1, ("zz",))
     wanted = plan("same words")
     for ranking in (await shard.dense(wanted, vector("same words")), await shard.lexical(wanted, None)):
-        assert [p.document_id for p in await shard.fetch(ranking)] == ["a"]
+        assert [p.document_id for p in await shard.fetch(wanted, vector(""), ranking)] == ["a"]
     await shard.write([make("b", "same words")])
     assert len((await shard.lexical(wanted, None)).keys) == 2
 
 
-async def test_a_hit_that_is_deleted_before_it_is_fetched_is_left_out(shard, make, plan) -> None:
+async def test_a_hit_that_is_deleted_before_it_is_fetched_is_left_out(shard, make, plan, vector) -> None:
     await shard.write([make("a", "fox"), make("b", "fox")])
     ranking = await shard.lexical(plan("fox"), None)
     await shard.delete(["a"])
-    assert [p.document_id for p in await shard.fetch(ranking)] == ["b"]
+    assert [p.document_id for p in await shard.fetch(plan(), vector(""), ranking)] == ["b"]
 
 
 async def test_both_legs_keep_to_filters_and_scope(shard, make, plan, vector) -> None:
     await shard.write([make(f"{kind}:{n}", f"fox {n}", kind=kind, n=n) for kind in ("x", "y") for n in range(20)])
-    for options in ({"filters": {"kind": "y", "n": [1, 5, 99]}}, {"filters": {"n": [1, 5]}, "scope_prefix": "y:"}):
+    few = parse_filter({"n": {"$in": [1, 5, 99]}})
+    kind = parse_filter({"kind": "y", "n": {"$in": [1, 5, 99]}})
+    for options in ({"filters": kind}, {"filters": few, "scope_prefix": "y:"}):
         dense, lexical = await found(shard, plan, "fox", vector, limit=40, **options)
         assert sorted(dense) == sorted(lexical) == ["fox 1", "fox 5"]
-    assert await found(shard, plan, "fox", vector, filters={"kind": "z"}) == ([], [])
+    assert await found(shard, plan, "fox", vector, filters=parse_filter({"kind": "z"})) == ([], [])
 
 
 async def test_a_filter_sees_documents_written_since_it_was_last_used(shard, make, plan, vector) -> None:
     for n in range(3):
         await shard.write([make(f"a{n}", f"fox {n}", kind="x")])
-        dense, _ = await found(shard, plan, "fox", vector, filters={"kind": "x"})
+        dense, _ = await found(shard, plan, "fox", vector, filters=parse_filter({"kind": "x"}))
         assert len(dense) == n + 1
 
 
@@ -179,6 +188,25 @@ async def test_a_lost_index_is_made_anew_and_said_so(open_shard, corpus, make, p
     assert (await again.statistics()).notes
 
 
+@pytest.mark.parametrize("writable", [True, False])
+async def test_an_older_database_under_newer_indexes_is_the_truth(
+    open_shard, corpus, make, plan, vector, writable: bool
+) -> None:
+    database = open_corpus(corpus).shard_directory(0) / "store.sqlite"
+    shard = await open_shard()
+    await shard.write([make("a", "red fox")])
+    await shard.aclose()
+    older = database.read_bytes()
+    shard = await open_shard()
+    await shard.write([make("b", "blue whale"), make("c", "grey wolf")])
+    await shard.delete(["a"])
+    await shard.aclose()
+    database.write_bytes(older)
+    again = await open_shard(writable=writable)
+    assert await found(again, plan, "red fox whale wolf", vector) == (["red fox"], ["red fox"])
+    assert any("ahead of the database" in note for note in (await again.statistics()).notes)
+
+
 async def test_a_shard_has_one_writer_and_any_number_of_readers(open_shard, make, plan, vector) -> None:
     writer, reader = await open_shard(), await open_shard(writable=False)
     with pytest.raises(InvalidInput, match=r"is being written by process \d+.*open the shard for reading"):
@@ -210,7 +238,7 @@ async def test_readers_and_a_writer_do_not_disturb_each_other(shard, make, plan,
     await asyncio.gather(*(read() for _ in range(4)), write())
 
 
-@pytest.mark.parametrize("measure", ["cosine", "ip", "l2"])
+@pytest.mark.parametrize("measure", MEASURES)
 async def test_any_number_of_shards_answers_like_one(tmp_path: Path, make, plan, vector, measure: str) -> None:
     rng = np.random.default_rng(1)
     words = [f"word{n}" for n in range(40)]
@@ -232,7 +260,7 @@ async def test_any_number_of_shards_answers_like_one(tmp_path: Path, make, plan,
         answers.append(
             [
                 await ask(shards, wanted, vector)
-                for wanted in (plan("word1 word2 again", limit=15), plan("word7", filters={"kind": 1}))
+                for wanted in (plan("word1 word2 again", limit=15), plan("word7", filters=parse_filter({"kind": 1})))
             ]
         )
         for shard in shards:
@@ -245,7 +273,8 @@ async def ask(shards: list[Shard], wanted, vector) -> list[list[Passage]]:
     statistics = merge_statistics([await s.term_statistics(wanted) for s in shards])
     dense = merge_rankings([await s.dense(wanted, vector(wanted.question)) for s in shards])
     lexical = merge_rankings([await s.lexical(wanted, statistics) for s in shards])
-    return [merge_passages([await s.fetch(ranking) for s in shards]) for ranking in (dense, lexical)]
+    asked = vector(wanted.question)
+    return [merge_passages([await s.fetch(wanted, asked, found) for s in shards]) for found in (dense, lexical)]
 
 
 async def test_own_statistics_serve_a_shard_that_is_alone(shard, make, plan) -> None:
@@ -276,3 +305,68 @@ print([m for m in ("torch", "pyserini", "transformers", "jnius") if m in sys.mod
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (run.stdout.strip(), run.stderr) == ("[]", "")
+
+
+async def test_a_filter_follows_every_kind_of_change(shard, make, plan, vector) -> None:
+    only = {"filters": parse_filter({"kind": "x"})}
+    await shard.write([make("a", "fox a", kind="x"), make("b", "fox b", kind="y"), make("c", chunks=["fox c ", "d"])])
+
+    async def passing() -> list[str]:
+        dense, lexical = await found(shard, plan, "fox d", vector, **only)
+        assert sorted(dense) == sorted(lexical)
+        return sorted(dense)
+
+    assert await passing() == ["fox a"]
+    assert await shard.change_metadata("b", {"kind": "x"}, replace=False)
+    assert await passing() == ["fox a", "fox b"]
+    assert await shard.change_metadata("c", {"kind": "x"}, replace=True)
+    assert await passing() == ["d", "fox a", "fox b", "fox c "]
+    await shard.delete_chunks(["c#0"])
+    assert await passing() == ["d", "fox a", "fox b"]
+    await shard.write([make("a", "fox a", kind="z")])
+    await shard.delete_where(parse_filter({"document_id": "b"}))
+    assert await passing() == ["d"]
+
+
+async def test_a_changed_chunk_is_found_by_its_new_words(shard, make, plan, vector) -> None:
+    await shard.write([make("a", chunks=["red fox ", "blue whale"])])
+    assert await shard.change_chunk(Edit("a#1", 1, "green frog"), vector("green frog"))
+    dense, lexical = await found(shard, plan, "green frog", vector)
+    assert (dense[0], lexical) == ("green frog", ["green frog"])
+    assert (await found(shard, plan, "whale", vector))[1] == []
+    with pytest.raises(InvalidInput, match="expected a vector of 16 finite numbers"):
+        await shard.change_chunk(Edit("a#1", 2, "x"), np.ones(3, np.float32))
+
+
+async def test_the_trace_says_how_a_filtered_question_was_searched(shard, make, plan, vector) -> None:
+    await shard.write([make(f"d{n}", f"fox {n}", n=n) for n in range(20)])
+    scope = Scope(trace=Trace())
+    with entered(scope):
+        await shard.dense(plan("fox", filters=parse_filter({"n": 3})), vector("fox"))
+    assert scope.trace is not None
+    assert any("1 allowed of 20" in note for note in scope.trace.notes)
+
+
+async def test_another_measure_than_the_corpuss_compares_every_vector(shard, make, plan, vector) -> None:
+    texts = [f"fox {n}" for n in range(30)]
+    await shard.write([make(text, text) for text in texts])
+    ranking = await shard.dense(plan("fox", measure="l1"), vector("fox"))
+    away = {text: np.abs(normalised(vector(text)) - vector("fox")).sum() for text in texts}
+    passages = await shard.fetch(plan("fox", measure="l1"), vector("fox"), ranking)
+    assert [p.document_id for p in passages] == sorted(texts, key=away.__getitem__)[:10]
+    assert passages[0].semantic == pytest.approx(1 - min(away.values()), rel=1e-5)
+
+
+async def test_a_deletion_by_filter_must_say_something(shard, make) -> None:
+    for everything in ({}, {"chunk_order": 1}):
+        with pytest.raises(InvalidInput, match="does not let everything through"):
+            await shard.delete_where(parse_filter(everything))
+
+
+async def test_statistics_are_true(shard, make) -> None:
+    await shard.write([make("a", "née", n=1), make("b", chunks=["x", "y"])])
+    await shard.change_collections(["a"], ["red"], [])
+    state = await shard.statistics()
+    assert (state.documents, state.chunks, state.indexed_chunks, state.text_bytes) == (2, 3, 3, 6)
+    assert state.collections == {"red": CollectionStatistics(1, 1, 0)}
+    assert (state.dense_vectors, state.lexical_chunks) == (3, 3)

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InvalidInput, StageDied
-from operators.messages import Chunk, ChunkedDocument, Document, Leg, Plan
+from operators.corpus.content import chunk_hash
+from operators.messages import Chunk, ChunkedDocument, Document, KnownVectors, Leg, Plan
 from operators.models.embedder import Embedder, EmbedderConfig, passage_text, token_measure
 from operators.models.model_files import content_hash, model_folder, model_name
 from operators.models.padding import Padding, TokenIds, rectangles
@@ -31,6 +32,8 @@ TEXTS = [
     "Wörld of naïve façades 😀👨‍👩‍👧",
     "word " * 400,
 ]
+
+NOTHING_KNOWN = KnownVectors([], np.empty((0, 0), np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ async def test_a_chunk_is_embedded_with_title_and_context(embedder: Embedder) ->
     full = Chunk(ordinal=0, text="It never repeats.", start=0, end=17, context="Protocol > Frames")
     bare = Chunk(ordinal=0, text="It never repeats.", start=0, end=17)
     documents = [chunked("a", "Zephyr", full), chunked("b", ""), chunked("c", "", bare, full)]
-    embedded = await embedder.embed_documents(documents)
+    embedded = await embedder.embed_documents(documents, NOTHING_KNOWN)
     texts = [
         "Zephyr\nProtocol > Frames\nIt never repeats.",
         "It never repeats.",
@@ -112,7 +115,58 @@ async def test_a_chunk_is_embedded_with_title_and_context(embedder: Embedder) ->
 
 
 async def test_no_documents_give_no_documents(embedder: Embedder) -> None:
-    assert await embedder.embed_documents([]) == []
+    assert await embedder.embed_documents([], NOTHING_KNOWN) == []
+
+
+def piece(text: str, ordinal: int = 0) -> Chunk:
+    return Chunk(ordinal=ordinal, text=text, start=0, end=len(text))
+
+
+async def test_a_known_vector_is_taken_as_it_is_and_the_model_is_not_asked(embedder: Embedder) -> None:
+    old, new = piece("A text that the corpus knows."), piece("One that it does not know.", 1)
+    document = chunked("a", "Zephyr", old, new)
+    theirs = np.arange(embedder.dimension, dtype=np.float32)
+    known = KnownVectors([chunk_hash(document.document, old)], theirs[None])
+    before = embedder.statistics()
+    (embedded,) = await embedder.embed_documents([document], known)
+    assert (embedded.vectors[0] == theirs).all()
+    np.testing.assert_allclose(embedded.vectors[1], (await embedder.embed(["Zephyr\n" + new.text]))[0], atol=1e-5)
+    assert embedder.statistics().texts - before.texts == 1 + 1  # the new one, and the line above
+    between = embedder.statistics()
+    await embedder.embed_documents([chunked("b", "Zephyr", old)], known)
+    assert embedder.statistics() == between  # not one call
+
+
+async def test_equal_content_under_other_ids_is_embedded_once(embedder: Embedder) -> None:
+    same = [piece("Said twice in one document.", n) for n in range(2)]
+    before = embedder.statistics().texts
+    documents = [chunked("a", "T", *same), chunked("b", "T", same[0])]
+    first, second = await embedder.embed_documents(documents, NOTHING_KNOWN)
+    (third,) = await embedder.embed_documents([chunked("c", "T", same[0])], NOTHING_KNOWN)
+    assert embedder.statistics().texts - before == 1
+    assert (np.concatenate([first.vectors, second.vectors, third.vectors]) == first.vectors[0]).all()
+
+
+async def test_another_title_or_context_is_another_content(embedder: Embedder) -> None:
+    chunk = piece("The same words under other headings.")
+    placed = msgspec.structs.replace(chunk, context="Heading")
+    before = embedder.statistics().texts
+    await embedder.embed_documents(
+        [chunked("a", "T", chunk), chunked("b", "U", chunk), chunked("c", "T", placed)], NOTHING_KNOWN
+    )
+    assert embedder.statistics().texts - before == 3
+
+
+async def test_pipelined_calls_with_equal_content_embed_it_once(embedder: Embedder) -> None:
+    before = embedder.statistics().texts
+    calls = [[chunked(name, "", piece("In flight in each of four calls."))] for name in "abcd"]
+    done = await asyncio.gather(*(embedder.embed_documents(call, NOTHING_KNOWN) for call in calls))
+    assert embedder.statistics().texts - before == 1
+    assert [d.document.id for (d,) in done] == list("abcd")
+
+
+async def test_counters_cross_a_hop(embedder: Embedder) -> None:
+    assert await embedder.counters() == embedder.statistics()
 
 
 def test_passage_text_leaves_out_what_is_empty() -> None:
@@ -136,7 +190,7 @@ async def test_a_prefix_stands_before_questions_or_documents(embedder: Embedder)
     chunk = Chunk(ordinal=0, text="frames", start=0, end=6)
     expected = await embedder.embed(["query: frames", "passage: frames"])
     np.testing.assert_allclose(await other.embed_question(plan("frames")), expected[0], atol=1e-5)
-    (document,) = await other.embed_documents([chunked("a", "", chunk)])
+    (document,) = await other.embed_documents([chunked("a", "", chunk)], NOTHING_KNOWN)
     np.testing.assert_allclose(document.vectors[0], expected[1], atol=1e-5)
     await other.aclose()
 

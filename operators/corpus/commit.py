@@ -1,0 +1,125 @@
+"""Group commit: writes that wait together share one transaction, and one wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from engine.errors import StorageError
+from engine.scope import Identity, current_scope
+from operators.corpus.changes import Changes
+from operators.corpus.store import Store
+
+_Result = TypeVar("_Result")
+_AT_ONCE = 64  # writes of one transaction
+
+
+class _Write(NamedTuple):
+    work: Callable[[Changes], Any]
+    identity: Identity | None
+    done: Future[Any]
+
+
+class GroupCommit:
+    """The one thread that changes a shard.
+
+    A write that fails is undone by itself; the others of its transaction stand. A write is acknowledged when its
+    transaction is on the disk (SQLite's WAL is synced) and `follow` has made it visible to searches.
+
+    Args:
+        store: The connection that writes; nobody else uses it.
+        follow: Called after each transaction.
+        name: Of the thread.
+    """
+
+    def __init__(self, store: Store, follow: Callable[[], None], *, name: str) -> None:
+        self._store = store
+        self._follow = follow
+        self._waiting: deque[_Write] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def submit(self, work: Callable[[Changes], _Result]) -> _Result:
+        """Carry out a write, in the order of submission, and return what it returned when it is durable.
+
+        One that is cancelled before it begins is dropped; one that has begun is carried out.
+
+        Raises:
+            StorageError: The disk refused; nothing of it is stored.
+        """
+        done: Future[_Result] = Future()
+        self._waiting.append(_Write(work, current_scope().identity, done))
+        self._thread.submit(self._commit)
+        return await asyncio.wrap_future(done)
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Run something else in the writing thread, after the writes that were submitted before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Carry out what was submitted and end the thread."""
+        self._thread.shutdown()
+
+    def _commit(self) -> None:
+        """One transaction of what waits; those that came with an earlier call's transaction find nothing left."""
+        writes = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+        writes = [w for w in writes if w.done.set_running_or_notify_cancel()]
+        if not writes:
+            return
+        try:
+            with storage_errors("the change is not stored"):
+                outcomes = self._transaction(writes)
+            with storage_errors("the change is stored and its index will follow when there is room"):
+                self._follow()
+        except BaseException as error:  # noqa: BLE001 - handed to the callers, who wait for it
+            for write in writes:
+                write.done.set_exception(error)
+            return
+        for write, (value, failure) in zip(writes, outcomes, strict=True):
+            if failure is None:
+                write.done.set_result(value)
+            else:
+                write.done.set_exception(failure)
+
+    def _transaction(self, writes: list[_Write]) -> list[tuple[Any, BaseException | None]]:
+        db = self._store.db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            outcomes = [self._carry_out(write) for write in writes]
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:  # a full disk may have ended it already
+                db.execute("ROLLBACK")
+            raise
+        return outcomes
+
+    def _carry_out(self, write: _Write) -> tuple[Any, BaseException | None]:
+        db = self._store.db
+        db.execute("SAVEPOINT one")
+        try:
+            value = write.work(Changes(self._store, write.identity))
+        except sqlite3.OperationalError:  # the disk's, so it is everybody's
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who waits for it
+            db.execute("ROLLBACK TO one")
+            db.execute("RELEASE one")
+            return None, error
+        db.execute("RELEASE one")
+        return value, None
+
+
+@contextmanager
+def storage_errors(outcome: str) -> Iterator[None]:
+    """Tells the disk's refusals from everything else, in words.
+
+    Raises:
+        StorageError: SQLite or the system refused.
+    """
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        raise StorageError(f"the disk refused a write ({error}): {outcome}; make room, or make it writable") from error

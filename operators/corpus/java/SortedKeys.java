@@ -1,0 +1,36 @@
+package headrace;
+
+import java.io.IOException;
+import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.PointValues;
+import org.apache.lucene.util.NumericUtils;
+
+/** The keys of a segment, ascending, and the document of each, deleted ones included: 12 bytes a chunk. */
+final class SortedKeys implements PointValues.IntersectVisitor {
+  final long[] keys;
+  final int[] documents;
+  private int size;
+
+  SortedKeys(LeafReader leaf) throws IOException {
+    PointValues points = leaf.getPointValues("key"); // a tree, walked in order
+    keys = new long[points == null ? 0 : Math.toIntExact(points.size())];
+    documents = new int[keys.length];
+    if (points != null) points.intersect(this);
+  }
+
+  @Override
+  public PointValues.Relation compare(byte[] low, byte[] high) {
+    return PointValues.Relation.CELL_CROSSES_QUERY; // every cell is opened, to see its keys
+  }
+
+  @Override
+  public void visit(int document) {
+    throw new AssertionError("a cell was not opened");
+  }
+
+  @Override
+  public void visit(int document, byte[] packed) {
+    keys[size] = NumericUtils.sortableBytesToLong(packed, 0);
+    documents[size++] = document;
+  }
+}

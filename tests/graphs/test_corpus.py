@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.errors import InvalidInput
+from engine.run import Session
+from engine.scope import Identity, Scope
+from graphs import corpus as care
+from graphs.ingest import ingest
+from graphs.parts import Parts, Profile
+from graphs.search import search
+from operators.corpus.manifest import CorpusConfig, create_corpus
+from operators.filter_parse import parse_filter
+from operators.messages import Deleted, Document, Listing, Question, Settings
+from operators.models.embedder import EmbedderConfig
+from operators.models.embedder_files import embedder_identity
+
+DOCUMENTS = [
+    Document(id="mill", title="Mill", text="The mill stands on the river Ach. Its wheel was built by Anna Vogt.",
+             metadata={"year": 1890}),
+    Document(id="kelp", title="Kelp", text="Kelp grows in cold water. It is cut by boat in spring.",
+             metadata={"year": 2001}, collections=("sea",)),
+    Document(id="kelp/prices", title="Prices", text="A ton of dried kelp costs nine hundred crowns.",
+             metadata={"year": 2002}, owner="otto"),
+]  # fmt: skip
+
+
+class Corpus:
+    """A writable corpus of two shards that holds DOCUMENTS."""
+
+    def __init__(self, parts: Parts, session: Session) -> None:
+        self.parts = parts
+        self.session = session
+
+    async def __call__(self, graph, *inputs, identity: Identity | None = None):
+        running = await self.session.start(graph(self.parts))
+        return await running.within(Scope(identity=identity))(*inputs)
+
+    async def found(self, question: str, **settings) -> list[str]:
+        results = await self(search, Question(question, Settings(**settings)))
+        return [p.document_id for p in results.passages]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> Parts:
+    embedder = EmbedderConfig()
+    identity, dimension = embedder_identity(embedder)
+    config = CorpusConfig(embedder=identity, dimension=dimension, shards=2)
+    return Parts(Profile(create_corpus(tmp_path_factory.mktemp("corpora") / "two", config)), writable=True)
+
+
+@pytest.fixture
+async def corpus(parts) -> AsyncIterator[Corpus]:
+    session = Session()
+    corpus = Corpus(parts, session)
+    try:
+        await corpus(ingest, DOCUMENTS)
+        yield corpus
+    finally:
+        await session.aclose()
+
+
+async def test_documents_and_chunks_are_listed_page_by_page(corpus):
+    whole = await corpus(care.documents, Listing())
+    assert {d.id for d in whole.documents} == {d.id for d in DOCUMENTS}
+    assert whole.total == 3
+    pages = [(await corpus(care.documents, Listing(offset=n, limit=1))) for n in range(4)]
+    assert [[d.id for d in p.documents] for p in pages] == [*([d.id] for d in whole.documents), []]
+    assert {p.total for p in pages} == {3}
+    chunks = (await corpus(care.chunks, Listing(scope_prefix="kelp"))).chunks
+    assert [c.chunk_id for c in chunks] == ["kelp#0", "kelp/prices#0"]
+    assert all(DOCUMENTS[n].text[c.start : c.end] == c.text for n, c in enumerate(chunks, 1))
+    assert all(c.tokens > 5 for c in chunks)
+
+
+async def test_metadata_changes_are_seen_by_filters_at_once(corpus):
+    assert await corpus(care.change_metadata, "mill", {"town": "Ulm"}, False)
+    assert not await corpus(care.change_metadata, "mile", {"town": "Ulm"}, False)
+    assert await corpus.found("water", filters={"town": "Ulm", "year": {"$lt": 1900}}) == ["mill"]
+    assert await corpus(care.change_metadata, "mill", {"year": 1890}, True)
+    assert await corpus.found("water", filters={"town": "Ulm"}) == []
+
+
+async def test_collections_scope_and_filters_restrict_a_search(corpus):
+    assert await corpus(care.change_collections, ["mill", "nobody"], ["land"], []) == ["nobody"]
+    assert await corpus.found("water", filters={"collection_id": "land"}) == ["mill"]
+    assert await corpus.found("water", filters={"collection_ids": {"$overlap": ["sea", "air"]}}) == ["kelp"]
+    assert sorted(await corpus.found("water", scope_prefix="kelp")) == ["kelp", "kelp/prices"]
+    await corpus(care.change_collections, ["mill"], [], ["land"])
+    assert await corpus.found("water", filters={"collection_id": "land"}) == []
+
+
+async def test_a_chunk_changes_and_its_document_can_be_brought_back(corpus):
+    assert await corpus(care.change_chunk, "mill#0", "Its owner is Zacharias Quast.")
+    results = await corpus(search, Question("Zacharias Quast"))
+    assert (results.passages[0].document_id, results.passages[0].edited) == ("mill", True)
+    assert not await corpus(care.change_chunk, "mill#9", "x")
+    for wrong, text in (("mill", "x"), ("mill#0", "  ")):
+        with pytest.raises(InvalidInput):
+            await corpus(care.change_chunk, wrong, text)
+    assert [w.outcome for w in await corpus(ingest, DOCUMENTS[:1])] == ["replaced"]
+    assert (await corpus(search, Question("Who built the wheel?"))).passages[0].text == DOCUMENTS[0].text
+
+
+async def test_documents_are_deleted_by_id_by_filter_and_by_chunk(corpus):
+    assert await corpus(care.delete, ["zz", "mill", "aa"]) == Deleted(1, 1, ("zz", "aa"))
+    assert await corpus(care.delete_where, {"year": {"$gt": 2001}}) == Deleted(1, 1)
+    assert await corpus(care.delete_chunks, ["kelp#0", "kelp#5"]) == Deleted(1, 1, ("kelp#5",))
+    assert await corpus.found("kelp") == []
+    assert [s.documents for s in await corpus(care.stats)] == [0, 0]
+    for nothing in (care.delete, care.delete_chunks):
+        with pytest.raises(InvalidInput, match="give at least one id"):
+            await corpus(nothing, [])
+    with pytest.raises(InvalidInput, match="does not let everything through"):
+        await corpus(care.delete_where, {})
+
+
+async def test_no_passage_below_the_threshold_comes_back_whichever_leg_found_it(corpus):
+    question = "When is kelp cut?"
+    whole = await corpus(search, Question(question))
+    scores = sorted(p.semantic for p in whole.passages)
+    bar = (scores[0] + scores[1]) / 2
+    above = await corpus(search, Question(question, Settings(score_threshold=bar)))
+    assert [p.chunk_id for p in above.passages] == [p.chunk_id for p in whole.passages if p.semantic > bar]
+    assert await corpus.found("xylophone", score_threshold=0.95) == []
+    assert len(await corpus.found("xylophone", score_threshold=-1.0)) == 3
+    assert len(await corpus.found(question, score_threshold=bar, limit=1)) == 1
+
+
+async def test_offset_and_limit_page_through_the_hits(corpus):
+    whole = await corpus.found("kelp water")
+    assert [await corpus.found("kelp water", limit=1, offset=n) for n in range(4)] == [*([d] for d in whole), []]
+
+
+@pytest.mark.parametrize("measure", ["l2", "ip", "l1", "hamming", "jaccard"])
+async def test_any_measure_can_be_asked_for(corpus, measure: str):
+    found = await corpus(search, Question("When is kelp cut?", Settings(measure=measure, legs={"dense": 1.0})))
+    assert found.passages[0].document_id == "kelp"
+    assert all(p.semantic is not None for p in found.passages)
+
+
+async def test_who_asks_sees_their_own_and_their_groups_documents_only(corpus):
+    for identity, seen in (
+        (Identity("otto"), {"kelp/prices"}),
+        (Identity("nora", ("sea",)), {"kelp"}),
+        (Identity("eve"), set()),
+    ):
+        results = await corpus(search, Question("kelp water"), identity=identity)
+        assert {p.document_id for p in results.passages} == seen
+        assert {d.id for d in (await corpus(care.documents, Listing(), identity=identity)).documents} == seen
+    mine = await corpus(
+        care.chunks,
+        Listing(filters=parse_filter({"$or": [{"owner": "otto"}, {"year": 1890}]})),
+        identity=Identity("eve"),
+    )
+    assert mine.total == 0
+
+
+async def test_writers_of_two_sessions_do_not_meet(corpus, parts):
+    with pytest.raises(InvalidInput, match="is being written by process"):
+        await Session().start(ingest(Parts(parts.profile, writable=True)))

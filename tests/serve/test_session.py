@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from engine.errors import AccessDenied, InvalidInput
+from engine.scope import Identity
+from operators.cite import NO_ANSWER
+from operators.models.cross_encoder import CrossEncoderConfig
+from operators.models.llamacpp import LlamaCppConfig
+from serve.session import (
+    CompletedEvent,
+    EmptyCorpus,
+    ErrorEvent,
+    RagConfig,
+    RagDocument,
+    RagRetrievalOptions,
+    TokenEvent,
+    headrace_open,
+)
+from tests.cross_encoders import build_cross_encoder
+
+OSPREY = """# The Osprey Protocol
+
+The Osprey Protocol moves blocks of data between lighthouse stations over slow radio links.
+
+## Avoiding repeated transmission
+
+Each station keeps a ledger of the digests of all blocks that it holds. Before a sender transmits a block, it offers
+the digest of the block. The receiver looks the digest up in its ledger and answers "have" or "want". Only wanted
+blocks are transmitted, so the same data never crosses a link twice.
+
+## Timing
+
+A station waits 40 seconds for an answer to an offer. After three unanswered offers it marks the link as down.
+"""
+KELP = """# The kelp nursery
+
+The nursery at Kelp Bay raises young plants on ropes. Divers lower the ropes in March and lift them in October.
+Each rope carries about nine hundred plants. The boat that tends them runs on batteries.
+"""
+QUESTION = "How does the Osprey Protocol avoid transmitting the same data twice?"
+CORPUS = [
+    RagDocument(OSPREY, id="osprey:doc", metadata={"year": 2031, "kind": "protocol"}, media_type="text/markdown"),
+    RagDocument(KELP, id="kelp:doc", metadata={"year": 2019}, media_type="text/markdown", collections=("sea",)),
+]
+TEXTS = {document.id: document.text for document in CORPUS}
+SMALL = {"chunk_size": 64, "chunk_overlap": 8}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a corpus of both documents, what its session said of it in the end, and that session, closed."""
+    path = tmp_path_factory.mktemp("session") / "corpus"
+    with headrace_open(path, RagConfig(**SMALL)) as session:
+        assert session.stats().last_updated is None
+        with pytest.raises(EmptyCorpus, match="ingest one first"):
+            session.search(QUESTION)
+        assert [w.outcome for w in session.ingest(CORPUS)] == ["added", "added"]
+        return path, session.stats(), session
+
+
+@pytest.fixture(scope="module")
+def folder(made):
+    return made[0]
+
+
+@pytest.fixture(scope="module")
+def session(folder):
+    """Answers with sentences of the sources; a test that writes to it takes away what it put there."""
+    with headrace_open(folder, RagConfig(generator="extractive", **SMALL)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def toy(folder):
+    """Answers with SmolLM2."""
+    model = LlamaCppConfig(context_tokens=1024, slots=2)
+    config = RagConfig(generator=model, top_k=1, max_context_tokens=100, max_output_tokens=16, **SMALL)
+    with headrace_open(folder, config, read_only=True) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def strict(folder, tmp_path_factory):
+    """Reranks, lets few passages through, and shows the generator little."""
+    reranker = CrossEncoderConfig(model=str(build_cross_encoder(tmp_path_factory.mktemp("model") / "cross-encoder")))
+    config = RagConfig(
+        generator="extractive",
+        rerank_results=True,
+        reranker=reranker,
+        score_threshold=0.95,
+        max_context_tokens=70,
+        **SMALL,
+    )
+    with headrace_open(folder, config, read_only=True) as opened:
+        yield opened
+
+
+def embedded(session):
+    """How many texts the session's embedder has embedded."""
+    ingest = session._graphs.ingest
+    stage = next(s for s in ingest.graph.stages if s.name == "embedder")
+    return ingest._pools[stage].shards[0].transports[0].host.state.statistics().texts
+
+
+def generations(session):
+    """How many streams of the session's model were opened."""
+    statistics = session._bridge.wait(session._graphs.answer.statistics())
+    return statistics["generator"][0].streams.opened
+
+
+# What is found
+
+
+def test_a_passage_says_where_it_stands_and_what_it_is(session):
+    found = session.search(QUESTION)
+    assert 1 <= len(found) <= 5
+    first = found[0]
+    assert first.document_id == "osprey:doc"
+    assert "digest" in first.text
+    assert first.metadata == {"year": 2031, "kind": "protocol"}
+    for passage in found:
+        assert TEXTS[passage.document_id][passage.start_offset : passage.end_offset] == passage.text
+        assert 0 < passage.score <= 1
+        assert -1 <= passage.semantic_score <= 1
+        assert 0 < passage.token_count <= 64
+    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+
+
+def test_top_k_of_the_question_wins_over_the_sessions(session):
+    assert len(session.search(QUESTION, RagRetrievalOptions(top_k=2))) == 2
+    assert len(session.search(QUESTION, RagRetrievalOptions(top_k=0))) == len(session.search(QUESTION))
+
+
+def test_a_scope_prefix_leaves_other_documents_out(session):
+    found = session.search("Summarize the document.", RagRetrievalOptions(scope_prefix="kelp:"))
+    assert any("Kelp" in passage.text for passage in found)
+    assert not any("Osprey" in passage.text for passage in found)
+
+
+def test_filters_look_at_metadata(session):
+    found = session.search("Summarize the document.", RagRetrievalOptions(filters={"year": {"$gt": 2020}}))
+    assert {passage.document_id for passage in found} == {"osprey:doc"}
+    with pytest.raises(InvalidInput, match="nope"):
+        session.search("Summarize", RagRetrievalOptions(filters={"year": {"$nope": 1}}))
+
+
+def test_an_explicit_threshold_of_zero_overrides_the_sessions(strict):
+    assert strict.search("xylophone") == []
+    assert strict.search("xylophone", RagRetrievalOptions(score_threshold=0.0)) != []
+    assert strict.query("xylophone").finish_reason == "no_sources"
+
+
+def test_a_cross_encoder_orders_when_it_is_configured(strict, session):
+    reranked = strict.search(QUESTION, RagRetrievalOptions(score_threshold=0.0))
+    assert [p.score for p in reranked] == sorted((p.score for p in reranked), reverse=True)
+    assert {p.chunk_id: p.score for p in reranked} != {p.chunk_id: p.score for p in session.search(QUESTION)}
+
+
+# Answers
+
+
+def test_an_answer_is_grounded_and_says_what_it_cost(session):
+    result = session.query(QUESTION)
+    assert "the same data never crosses a link twice" in result.answer
+    cited = result.citations[0]
+    assert result.sources[cited.source - 1].chunk_id == cited.chunk_id
+    assert result.context_used == "\n\n".join(source.text for source in result.sources)
+    assert result.queries == (QUESTION,)
+    assert result.finish_reason == "stop"
+    assert result.usage.completion_tokens > 0
+    assert result.retrieval_time_ms > 0
+    assert result.generation_time_ms > 0
+    assert result.request_id != session.query(QUESTION).request_id
+
+
+def test_a_stream_is_tokens_and_then_one_completed_event_with_their_sum(session):
+    *tokens, last = session.query_stream(QUESTION)
+    assert isinstance(last, CompletedEvent)
+    assert all(isinstance(token, TokenEvent) for token in tokens)
+    assert "".join(token.token for token in tokens) == last.result.answer == session.query(QUESTION).answer
+
+
+def test_events_keep_their_form_as_json(session):
+    first, *_, last = (json.loads(msgspec.json.encode(event)) for event in session.query_stream(QUESTION))
+    assert first.keys() == {"type", "token", "timestamp_us"}
+    assert (first["type"], last["type"]) == ("token", "completed")
+    assert last.keys() == {"type", "result", "timestamp_us"}
+    assert first["timestamp_us"] <= last["timestamp_us"]
+    [wrong] = session.query_stream(QUESTION, RagRetrievalOptions(filters={"year": {"$nope": 1}}))
+    told = json.loads(msgspec.json.encode(wrong))
+    assert (told["type"], told["error"]["kind"], told["error"]["step"]) == ("error", "InvalidInput", "planner")
+
+
+def test_without_context_there_is_a_fixed_answer_without_tokens_or_model(toy):
+    before = generations(toy)
+    [only] = toy.query_stream(QUESTION, RagRetrievalOptions(scope_prefix="nowhere:"))
+    assert isinstance(only, CompletedEvent)
+    assert (only.result.answer, only.result.sources) == (NO_ANSWER["en"], ())
+    assert generations(toy) == before
+
+
+def test_sources_are_whole_and_within_the_context(strict):
+    everything = RagRetrievalOptions(score_threshold=0.0)
+    found, result = strict.search(QUESTION, everything), strict.query(QUESTION, everything)
+    assert result.answer
+    assert 0 < sum(source.token_count for source in result.sources) <= 70
+    assert sum(passage.token_count for passage in found) > 70
+    assert {source.text for source in result.sources} < {passage.text for passage in found}
+
+
+def test_a_question_whose_time_is_spent_ends_in_one_error_event(session):
+    *_, last = session.query_stream(QUESTION, RagRetrievalOptions(timeout_s=1e-9))
+    assert isinstance(last, ErrorEvent)
+    assert last.error.kind == "DeadlineExceeded"
+
+
+def test_many_questions_at_once_get_their_own_answers(session):
+    questions = [QUESTION, "When do divers lower the ropes?", "How long does a station wait for an answer?"] * 4
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(session.query, questions))
+    assert len({answer.request_id for answer in answers}) == len(questions)
+    for answer, expected in zip(answers, ["never crosses", "March", "40 seconds"] * 4, strict=True):
+        assert expected in answer.answer
+
+
+def test_an_empty_question_is_refused_at_once(session):
+    for ask in (session.search, session.query, session.query_stream):
+        with pytest.raises(InvalidInput, match="the question is empty"):
+            ask(" \n")
+
+
+def test_a_session_without_a_language_model_only_retrieves(made, session):
+    *_, retrieving = made
+    for ask in (retrieving.query, retrieving.query_stream):
+        with pytest.raises(InvalidInput, match="no language model"):
+            ask(QUESTION)
+    with pytest.raises(InvalidInput, match="enable_multi_query needs a language model"):
+        session.query(QUESTION, RagRetrievalOptions(enable_multi_query=True))
+
+
+# A language model
+
+
+def test_several_wordings_are_searched_for_and_their_cost_is_counted(toy):
+    options = RagRetrievalOptions(enable_multi_query=True, multi_query_count=1, top_k=6)
+    result = toy.query(QUESTION, options)
+    assert result.answer
+    assert result.sources
+    assert result.queries[0] == QUESTION
+    assert len(result.queries) <= 2
+    assert result.model.startswith("SmolLM2")
+    assert result.usage.prompt_tokens > 200  # of both prompts
+    assert result.retrieval_time_ms > 100  # it has waited for the other wordings
+
+
+def test_leaving_a_stream_stops_the_model_and_the_next_question_works(toy):
+    options = RagRetrievalOptions(max_output_tokens=400)
+    toy.cancel()  # nothing is on its way: harmless
+    for event in toy.query_stream(QUESTION, options):
+        assert isinstance(event, TokenEvent)
+        break
+    assert not toy._asked
+    for event in (events := toy.query_stream(QUESTION, options)):
+        toy.cancel()
+        last = event
+    assert isinstance(last, ErrorEvent)
+    assert last.error.kind == "Cancelled"
+    events.close()
+    assert toy.query(QUESTION, RagRetrievalOptions(max_output_tokens=2)).usage.completion_tokens == 2
+
+
+# What is in the corpus
+
+
+def test_a_folder_that_is_opened_again_is_as_it_was_left(made, session):
+    _, left, _ = made
+    assert (left.indexed_documents, left.searches, left.queries) == (2, 1, 0)
+    assert left.indexed_chunks > 2
+    assert 100 < left.total_tokens < 400
+    assert left.size_bytes > 0
+    assert [w.outcome for w in session.ingest(CORPUS)] == ["unchanged"] * 2
+    again = session.stats()
+    assert (again.indexed_chunks, again.total_tokens) == (left.indexed_chunks, left.total_tokens)
+    assert again.last_updated == left.last_updated
+    assert session.search(QUESTION)[0].document_id == "osprey:doc"
+
+
+def test_the_same_content_under_another_id_is_a_second_document_without_embedding(session):
+    before, chunks = embedded(session), session.stats().indexed_chunks
+    again = RagDocument(OSPREY, id="osprey:again", metadata={"copy": True}, media_type="text/markdown")
+    assert [w.outcome for w in session.ingest([CORPUS[0], again])] == ["unchanged", "added"]
+    assert embedded(session) == before
+    assert session.stats().indexed_chunks > chunks
+    for document in ("osprey:doc", "osprey:again"):
+        [*_, found] = session.search(QUESTION, RagRetrievalOptions(scope_prefix=document))
+        assert (found.document_id, found.metadata.get("copy", False)) == (document, document == "osprey:again")
+    assert session.delete("osprey:again").missing == ()
+    assert session.stats().indexed_chunks == chunks
+    assert session.search(QUESTION)[0].document_id == "osprey:doc"
+
+
+def test_new_content_replaces_the_old(session):
+    session.ingest([RagDocument("The lamp is lit by Ida.", id="lamp"), "The weir is old."])
+    assert [w.outcome for w in session.ingest(RagDocument("The lamp is lit by Otto.", id="lamp"))] == ["replaced"]
+    found = [passage.text for passage in session.search("Who lights the lamp?")]
+    assert found[0] == "The lamp is lit by Otto."
+    assert not any("Ida" in text for text in found)
+    listed = session.documents()
+    assert (listed.total, {d.id: d.version for d in listed.documents}["lamp"]) == (4, 2)
+    assert session.documents(scope_prefix="lamp").total == 1
+    session.delete(d.id for d in listed.documents if not d.id.endswith(":doc"))
+    assert session.documents().total == 2
+
+
+def test_metadata_changes_are_seen_at_once_without_embedding(session):
+    session.ingest([RagDocument("The gate opens at dawn.", id="gate", metadata={"year": 1999, "kind": "note"})])
+    before = embedded(session)
+    session.change_metadata("gate", {"year": 2026})
+    [found] = session.search("When does the gate open?", RagRetrievalOptions(filters={"year": 2026}))
+    assert found.metadata == {"year": 2026, "kind": "note"}
+    assert embedded(session) == before + 1  # the question
+    with pytest.raises(InvalidInput, match="no document 'door'"):
+        session.change_metadata("door", {})
+    session.delete("gate")
+
+
+def test_deleting_reports_what_is_not_there_and_refuses_nothing(session):
+    session.ingest([RagDocument("The gate opens at dawn.", id="gate")])
+    deleted = session.delete(["gate", "door", "gate"])
+    assert (deleted.documents, deleted.missing) == (1, ("door",))
+    with pytest.raises(InvalidInput):
+        session.delete([])
+    session.ingest([RagDocument("The gate opens at dawn.", id="gate")])
+    assert session.search("gate")[0].document_id == "gate"
+    session.delete("gate")
+
+
+def test_a_person_sees_and_changes_only_what_is_theirs(session):
+    ann, eve = session.acting_for(Identity("ann", ("sea",))), session.acting_for(Identity("eve"))
+    assert {passage.document_id for passage in ann.search("protocol plants")} == {"kelp:doc"}
+    assert [d.id for d in ann.documents().documents] == ["kelp:doc"]
+    with pytest.raises(AccessDenied):
+        ann.stats()
+    with pytest.raises(EmptyCorpus):
+        eve.search("protocol")
+    assert eve.delete("kelp:doc").missing == ("kelp:doc",)
+    assert session.documents().total == 2
+
+
+# Opening and closing
+
+
+def test_what_does_not_fit_the_corpus_is_refused_when_it_is_opened(folder, tmp_path):
+    with pytest.raises(InvalidInput, match="embedding_dimension is 768"):
+        headrace_open(tmp_path / "new", RagConfig(embedding_dimension=768))
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InvalidInput, match="does not exist"):
+        headrace_open(tmp_path / "new", RagConfig(embedding_model_id="./nowhere"))
+    with pytest.raises(InvalidInput, match="not a corpus"):
+        headrace_open(tmp_path / "new", read_only=True)
+    with pytest.raises(InvalidInput, match="nowhere.gguf"):
+        headrace_open(folder, RagConfig(llm_model_id="/nowhere.gguf"))
+
+
+def test_a_session_for_reading_changes_nothing(strict):
+    for change in (lambda: strict.ingest("More."), lambda: strict.delete("kelp:doc")):
+        with pytest.raises(InvalidInput, match="for reading"):
+            change()
+    assert strict.documents().total == 2
+
+
+def test_a_closed_session_says_so(made):
+    *_, session = made
+    session.close()
+    for closed in (session, session.acting_for(Identity("ann"))):
+        with pytest.raises(InvalidInput, match="closed"):
+            closed.search(QUESTION)
+
+
+def test_the_example_runs(tmp_path, capsys):
+    from examples.session import main as example
+
+    example(tmp_path / "corpus")
+    printed = capsys.readouterr().out
+    for said in ("mill.md: added", "The fish pass at the weir is closed", "Ida Brandt", "('notice:unknown',)"):
+        assert said in printed
