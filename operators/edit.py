@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.errors import InvalidInput
+from operators.corpus.keys import parts_of_chunk_id
 from operators.filter_tree import AllOf, Compare
 from operators.messages import Chunk, ChunkedDocument, ChunkPage, Document, Edit, EmbeddedDocument, Listing
 
@@ -15,10 +16,10 @@ def listing_of_chunk(chunk_id: str) -> Listing:
     Raises:
         InvalidInput: The id is no chunk's.
     """
-    document_id, _, ordinal = chunk_id.rpartition("#")
-    if not document_id or not ordinal.isdecimal() or len(ordinal) > 9:
+    parts = parts_of_chunk_id(chunk_id)
+    if parts is None:
         raise InvalidInput(f"{chunk_id[:80]!r} is no chunk's id; expected DOCUMENT_ID#NUMBER, as searches give it")
-    one = Compare("id", "$eq", document_id), Compare("chunk_order", "$eq", int(ordinal))
+    one = Compare("id", "$eq", parts[0]), Compare("chunk_order", "$eq", parts[1])
     return Listing(filters=AllOf(one), limit=1)
 
 

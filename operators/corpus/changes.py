@@ -14,7 +14,7 @@ from engine.errors import AccessDenied, InvalidInput
 from engine.scope import Identity
 from operators.corpus.content import chunk_hash, content_hash, passage_hash
 from operators.corpus.filter_sql import Condition, both, visible_to
-from operators.corpus.keys import chunk_key, key_of_chunk_id
+from operators.corpus.keys import chunk_key, parts_of_chunk_id
 from operators.corpus.store import Store
 from operators.messages import Chunk, Deleted, Document, Edit, EmbeddedDocument, Metadata, Written
 
@@ -271,12 +271,11 @@ class Changes:
 
     def _chunk(self, name: str) -> tuple[int, int] | None:
         """Number of the document and key of a chunk."""
-        document_id, _, ordinal = name.rpartition("#")
-        number = self._mine(document_id) if ordinal.isdecimal() else None
-        if number is None:
+        parts = parts_of_chunk_id(name)
+        number = self._mine(parts[0]) if parts else None
+        if number is None or parts is None:
             return None
-        sql = "SELECT key FROM chunks WHERE key = ? AND document = ?"
-        key = self._store.one(sql, key_of_chunk_id(name), number)
+        key = self._store.one("SELECT key FROM chunks WHERE key = ? AND document = ?", chunk_key(*parts), number)
         return None if key is None else (number, key)
 
     def _count_chunks(self, numbers: Sequence[int]) -> int:

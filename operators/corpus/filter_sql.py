@@ -40,7 +40,7 @@ def visible_to(identity: Identity | None) -> Condition:
     """
     if identity is None:
         return _condition(TRUE)
-    shared = in_collections(list(identity.groups))
+    shared = in_collections([group for group in identity.groups if "\0" not in group])  # where SQLite ends a text
     if not identity.user:
         return _condition(shared)
     own = sql("d.owner = {}", bound(identity.user))

@@ -86,6 +86,9 @@ class Indexes:
         """Catches up with the database, as far as this process can."""
         with self._following:
             seq = store.seq()
+            if self._writable and self.lexical.broken:  # by a full disk: what was not committed is followed again
+                self.lexical.reopen()
+                self._lexical_seq = self.lexical.seq
             if self.dense.seq < seq:
                 self._follow_dense(store)
                 self.dense.seq = seq

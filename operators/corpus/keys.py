@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from operators.messages import ChunkKey
+
+_ORDINAL = re.compile("0|[1-9][0-9]{0,8}")  # one name a chunk: no leading zeros, no digits of other scripts
 
 
 def chunk_key(document_id: str, ordinal: int) -> ChunkKey:
@@ -22,6 +25,18 @@ def chunk_key(document_id: str, ordinal: int) -> ChunkKey:
 def chunk_id(document_id: str, ordinal: int) -> str:
     """The name of a chunk that people see: `DOCUMENT_ID#ORDINAL`."""
     return f"{document_id}#{ordinal}"
+
+
+def parts_of_chunk_id(name: str) -> tuple[str, int] | None:
+    """Document id and ordinal of a chunk of that name; None for what is no chunk's name.
+
+    >>> parts_of_chunk_id("a#b#12"), parts_of_chunk_id("a#012"), parts_of_chunk_id("a")
+    (('a#b', 12), None, None)
+    """
+    document_id, _, ordinal = name.rpartition("#")
+    if not document_id or not _ORDINAL.fullmatch(ordinal):
+        return None
+    return document_id, int(ordinal)
 
 
 def key_of_chunk_id(name: str) -> ChunkKey:

@@ -137,7 +137,6 @@ class ShardReader:
         leg = plan.leg("lexical")
         limit = leg.limit if leg else 0
         terms = self._indexes.lexical.terms(plan.question)
-        statistics = statistics or self._indexes.lexical.statistics(list(terms))
         hits = self._indexes.lexical.search(terms, statistics, limit, self._allowed(store, plan, scope))
         return self._ranking("lexical", limit, *hits)
 

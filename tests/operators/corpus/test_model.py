@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from engine.errors import InvalidInput
 from engine.scope import Identity, Scope, entered
+from operators import ingest
 from operators.corpus import merge
 from operators.corpus.content import chunk_hash, normalised
 from operators.corpus.keys import chunk_id, key_of_chunk_id
@@ -34,17 +35,6 @@ from operators.corpus.measures import semantic_scores
 from operators.corpus.shard import Shard
 from operators.filter_parse import parse_filter
 from operators.filter_tree import EVERYTHING, Filter
-from operators.ingest import (
-    chunk_ids_by_shard,
-    collections_by_shard,
-    documents_by_shard,
-    edit_by_shard,
-    embedded_by_shard,
-    ids_by_shard,
-    merge_flags,
-    merge_written,
-    metadata_by_shard,
-)
 from operators.messages import Deleted, DocumentPage, Edit, EmbeddedDocument, Leg, Listing, Plan, Ranking, Written
 from tests.corpus_model import (
     GROUPS,
@@ -130,8 +120,8 @@ class CorpusMachine(RuleBasedStateMachine):
           chunking=st.sampled_from(["", "", "other"]))  # fmt: skip
     def write(self, batch: list[EmbeddedDocument], chunking: str) -> None:
         self.check_what_is_known(batch, chunking)
-        answers = self.tell(Shard.write, embedded_by_shard, batch, chunking)
-        written = {w.document_id: w for w in merge_written(answers)}
+        answers = self.tell(Shard.write, ingest.embedded_by_shard, batch, chunking)
+        written = {w.document_id: w for w in ingest.merge_written(answers)}
         for one in batch:
             old = self.rows.get(one.document.id)
             if old and old.is_as(one.document, chunking):
@@ -143,7 +133,8 @@ class CorpusMachine(RuleBasedStateMachine):
 
     def check_what_is_known(self, batch: list[EmbeddedDocument], chunking: str) -> None:
         """What ingesting asks first: which documents are as they were, and which vectors need not be made."""
-        flags = merge_flags(self.tell(Shard.unchanged, documents_by_shard, [d.document for d in batch], chunking))
+        given = [d.document for d in batch]
+        flags = ingest.merge_flags(self.tell(Shard.unchanged, ingest.documents_by_shard, given, chunking))
         for one in batch:
             old = self.rows.get(one.document.id)
             assert flags[one.document.id] == bool(old and old.is_as(one.document, chunking))
@@ -159,9 +150,8 @@ class CorpusMachine(RuleBasedStateMachine):
     def write_the_same_again(self, data: st.DataObject) -> None:
         row = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
         if not row.edited:
-            vectors = [
-                vector_of(c.text) if n in row.indexed else np.full(DIMENSION, np.nan) for n, c in row.chunks.items()
-            ]
+            nothing = np.full(DIMENSION, np.nan)
+            vectors = [vector_of(c.text) if n in row.indexed else nothing for n, c in row.chunks.items()]
             matrix = np.array(vectors, np.float32).reshape(-1, DIMENSION)
             self.write([EmbeddedDocument(row.document, tuple(row.chunks.values()), matrix)], row.chunking)
 
@@ -169,7 +159,7 @@ class CorpusMachine(RuleBasedStateMachine):
     def delete(self, ids: list[str]) -> None:
         there = [id for id in dict.fromkeys(ids) if id in self.rows]
         chunks = sum(len(self.rows[id].chunks) for id in there)
-        deleted = merge.merge_deleted(self.tell(Shard.delete, ids_by_shard, ids))
+        deleted = merge.merge_deleted(self.tell(Shard.delete, ingest.ids_by_shard, ids))
         assert (deleted.documents, deleted.chunks) == (len(there), chunks)
         assert sorted(deleted.missing) == sorted(set(ids) - set(there))
         for id in there:
@@ -189,14 +179,14 @@ class CorpusMachine(RuleBasedStateMachine):
 
     @rule(id=st.sampled_from(IDS), changes=metadata, replace=st.booleans())
     def change_metadata(self, id: str, changes: dict[str, Any], replace: bool) -> None:
-        answers = self.tell(Shard.change_metadata, metadata_by_shard, id, changes, replace)
+        answers = self.tell(Shard.change_metadata, ingest.metadata_by_shard, id, changes, replace)
         assert answers == [id in self.rows]
         if row := self.rows.get(id):
             row.metadata = changes if replace else {**row.metadata, **changes}
 
     @rule(ids=some_ids, add=groups, remove=groups)
     def change_collections(self, ids: list[str], add: list[str], remove: list[str]) -> None:
-        answers = self.tell(Shard.change_collections, collections_by_shard, ids, add, remove)
+        answers = self.tell(Shard.change_collections, ingest.collections_by_shard, ids, add, remove)
         assert sorted(id for part in answers for id in part) == sorted(set(ids) - set(self.rows))
         for id in set(ids) & set(self.rows):
             self.rows[id].collections = (self.rows[id].collections | set(add)) - set(remove)
@@ -206,12 +196,12 @@ class CorpusMachine(RuleBasedStateMachine):
         row = self.rows.get(id)
         edit = Edit(chunk_id(id, ordinal), (row.version if row else 1) - late, text, len(text.split()))
         if row is None or ordinal not in row.chunks:
-            assert self.tell(Shard.change_chunk, edit_by_shard, edit, vector_of(text)) == [False]
+            assert self.tell(Shard.change_chunk, ingest.edit_by_shard, edit, vector_of(text)) == [False]
         elif late:
             with pytest.raises(InvalidInput):
-                self.tell(Shard.change_chunk, edit_by_shard, edit, vector_of(text))
+                self.tell(Shard.change_chunk, ingest.edit_by_shard, edit, vector_of(text))
         else:
-            assert self.tell(Shard.change_chunk, edit_by_shard, edit, vector_of(text)) == [True]
+            assert self.tell(Shard.change_chunk, ingest.edit_by_shard, edit, vector_of(text)) == [True]
             row.change_chunk(edit, ordinal)
 
     @rule(names=st.lists(st.tuples(st.sampled_from(IDS), ordinals), min_size=1, max_size=3))
@@ -228,7 +218,7 @@ class CorpusMachine(RuleBasedStateMachine):
             if not row.chunks:
                 del self.rows[id]
                 documents += 1
-        deleted = merge.merge_deleted(self.tell(Shard.delete_chunks, chunk_ids_by_shard, ids))
+        deleted = merge.merge_deleted(self.tell(Shard.delete_chunks, ingest.chunk_ids_by_shard, ids))
         assert (deleted.documents, deleted.chunks) == (documents, chunks)
         assert sorted(deleted.missing) == sorted(missing)
 
@@ -397,7 +387,7 @@ def profile(examples: int, steps: int) -> settings:
 
 
 TestCorpus = CorpusMachine.TestCase
-TestCorpus.settings = profile(15, 20)
+TestCorpus.settings = profile(12, 20)
 
 if __name__ == "__main__":
     run_state_machine_as_test(CorpusMachine, settings=profile(int(sys.argv[1]), 30))
