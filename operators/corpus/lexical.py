@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -239,12 +239,17 @@ class LexicalIndex:
         self.seq = seq
 
     def close(self) -> None:
-        """Closes the files; changes since the last commit are dropped."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-        if self._writer is not None:
-            self._writer.rollback()
-        self._directory.close()
+        """Closes the files; changes since the last commit are dropped.
+
+        Raises:
+            OSError: The disk refuses; everything is closed all the same.
+        """
+        with self._disk(), ExitStack() as last_first:
+            last_first.callback(self._directory.close)
+            if self._writer is not None:
+                last_first.callback(self._writer.rollback)
+            if self._snapshot is not None:
+                last_first.callback(self._snapshot.close)
 
     # Searching
 

@@ -262,7 +262,11 @@ class ShardReader:
         return sizes
 
     async def aclose(self) -> None:
-        """Saves the indexes if the shard was writable, and closes everything; calls in progress end first."""
+        """Saves the indexes if the shard was writable, and closes everything; calls in progress end first.
+
+        Raises:
+            StorageError: The disk refused to save the indexes; everything is closed all the same.
+        """
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(None, self._close)

@@ -214,4 +214,5 @@ class Shard(ShardReader):
 
     def _close(self) -> None:
         self._commits.close()
-        super()._close()
+        with storage_errors("the indexes are not saved, and follow when the shard is opened again"):
+            super()._close()
