@@ -59,24 +59,19 @@ def ingest(
     """Add files and folders to a corpus; what it already holds is not embedded again.
 
     A folder in BEIR layout (corpus.jsonl) becomes one document a line under its _id. Stopped or killed, run it again:
-    it goes on where it ended. With --engine ray the machines of the Ray cluster read, cut and embed.
+    it goes on where it ended.
     """
     tenancy = Tenancy(owner, tuple(dict.fromkeys(collections)))
+    if engine == "ray":
+        raise InvalidInput("ingest runs on this machine only so far; leave --engine ray out")
     with terminal.ingest_bar() as tell:
-        kind = _ray_job() if engine == "ray" else IngestJob
-        job = kind(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
+        job = IngestJob(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
         report = asyncio.run(job.run())
     terminal.print_skipped(report.skipped)
     if as_json:
         terminal.print_json(report)
     else:
         terminal.print_ingest_report(report)
-
-
-def _ray_job() -> type[IngestJob]:
-    from serve.ray_ingest import RayIngestJob  # noqa: PLC0415 - one process needs no Ray
-
-    return RayIngestJob
 
 
 @main.command()
