@@ -6,6 +6,7 @@ Shape legend: L = legs of the plan, U = different keys over all legs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -74,27 +75,24 @@ class Fusion:
         ranks = {leg.name: np.zeros(len(keys_U), np.int64) for leg in legs}
         begin = 0
         for leg, ranking in pairs:
-            index_K = index[begin : begin + len(ranking.keys)][
-                ::-1
-            ]  # backwards: of a repeated key the best place stays
+            index_K = index[begin : begin + len(ranking.keys)]
             begin += len(ranking.keys)
+            backwards = index_K[::-1]  # of a repeated key the best place stays
             gains_U = np.zeros(len(keys_U))
-            gains_U[index_K] = self._gains(ranking)[::-1]
-            total_U += leg.weight * gains_U
-            ranks[leg.name][index_K] = np.arange(len(index_K), 0, -1)
-            shards_U[index_K] = ranking.shards[::-1]
+            gains_U[backwards] = leg.weight * self._gains(ranking)[::-1]
+            total_U += gains_U
+            ranks[leg.name][backwards] = np.arange(len(index_K), 0, -1)
+            shards_U[backwards] = ranking.shards[::-1]
         # Rounded before anything is ordered by it: the order must hold for the scores that are given out.
-        scores_U = np.clip(total_U / (sum(leg.weight for leg in legs) or 1.0), 0, 1).astype(np.float32)
-        order = np.argsort(-scores_U, kind="stable")  # keys_U ascends, so equal scores keep ascending keys
+        scores_U = np.minimum(total_U / (sum([leg.weight for leg in legs]) or 1.0), 1).astype(np.float32)
+        order = (-scores_U).argsort(kind="stable")  # keys_U ascends, so equal scores keep ascending keys
         ordered_ranks = {name: ranks_U[order].tolist() for name, ranks_U in ranks.items()}
         return Ranking(FUSED, keys_U[order], scores_U[order], shards_U[order], ordered_ranks)
 
     def _gains(self, ranking: Ranking) -> np.ndarray:
         """What each hit of a leg is worth, its best 1: float64[K]."""
         if self.config.method == "rrf":
-            ranks_K = np.arange(1, len(ranking.keys) + 1, dtype=np.float64)
-            gains_K: np.ndarray = (self.config.k + 1) / (self.config.k + ranks_K)
-            return gains_K
+            return _rewards(self.config.k, len(ranking.keys))
         scores_K = np.asarray(ranking.scores, np.float64)
         if not np.isfinite(scores_K).all():
             raise InvalidInput(f"leg {ranking.leg!r} gave a score that is not a finite number; fuse by ranks instead")
@@ -102,6 +100,14 @@ class Fusion:
             return np.ones(len(scores_K))
         scaled_K: np.ndarray = (scores_K - scores_K.min()) / (scores_K.max() - scores_K.min())
         return scaled_K
+
+
+@lru_cache(maxsize=64)
+def _rewards(k: int, hits: int) -> np.ndarray:
+    """Of RRF, by rank: float64[hits], not to be changed."""
+    rewards: np.ndarray = (k + 1) / (k + np.arange(1, hits + 1, dtype=np.float64))
+    rewards.flags.writeable = False
+    return rewards
 
 
 def _paired(legs: list[Leg], rankings: tuple[Ranking, ...]) -> list[tuple[Leg, Ranking]]:

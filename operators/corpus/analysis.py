@@ -26,19 +26,21 @@ class Analysis:
         java = jvm.start().JClass
         self.mark = _MARKS[name]
         self.chunks: Any
-        self._questions: tuple[Any, ...]  # each for a question of which the one before leaves nothing
+        each: tuple[Any, ...]
         if name == "mixed":
             mixed = java("headrace.MixedAnalyzer")
             self.chunks = mixed.forChunks()
-            self._questions = (mixed.forQuestions(), mixed.forStopWords())
+            each = mixed.forQuestions(), mixed.forStopWords()
         else:
             self.chunks = java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-            self._questions = (self.chunks,)
+            each = (self.chunks,)
+        # Each for a question of which the one before leaves nothing.
+        self.questions = java("org.apache.lucene.analysis.Analyzer[]")(list(each))
         self._terms = java("headrace.Analysis").terms
 
     def terms(self, question: str) -> dict[str, int]:
         """The terms of a question and how often it says each, in its order."""
-        for analyzer in self._questions:
+        for analyzer in self.questions:
             if terms := self._terms(analyzer, question):
                 return dict(Counter(map(str, terms)))
         return {}

@@ -78,6 +78,9 @@ class Dense(Protocol):
             measure: Another than the corpus's compares every vector, or every allowed one. Empty: the corpus's.
         """
 
+    def quick(self, limit: int) -> bool:
+        """Whether a search for so many hits, among all and by the corpus's measure, takes milliseconds only."""
+
     def keys(self) -> np.ndarray:
         """Keys of the vectors that can be found, int64[N] ascending."""
 

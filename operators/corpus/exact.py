@@ -12,6 +12,7 @@ from operators.corpus.scan import Hits, compare
 from operators.corpus.shared_lock import SharedLock
 from operators.corpus.vector_table import VectorTable
 
+_QUICK_SCAN = 10_000  # vectors
 _PACKED_FROM = 1_000  # dead rows
 
 
@@ -86,6 +87,10 @@ class ExactIndex:
         """The best hits, exact; `ef_search` says nothing here."""
         measure = measure or self._config.measure
         return compare(self._table, query, limit, allowed, measure=measure, lock=self._searching)
+
+    def quick(self, limit: int) -> bool:
+        """Whether a search for so many hits, among all and by the corpus's measure, takes milliseconds only."""
+        return len(self) + limit <= _QUICK_SCAN
 
     def keys(self) -> np.ndarray:
         """Keys of the vectors that can be found, int64[N] ascending."""

@@ -21,7 +21,8 @@ from operators.corpus.shared_lock import SharedLock
 
 EXACT_LIMIT = 10_000  # up to so many candidates every one is compared, which takes some milliseconds
 _COMPARED_PER_WEIGHED = 10  # vectors that a scan compares in the time in which a walk weighs one
-_MARGIN = 1.3  # of a filtered walk: so much rarer may allowed vectors be near the query than elsewhere
+_QUICK_WALK = 1_000  # vectors weighed
+_MARGIN = 2.0  # of a filtered walk: so much rarer may allowed vectors be near the query than elsewhere
 _WIDER = 4
 _PUT_AT_ONCE = 512  # while searches wait: a millisecond
 _LINKED_AT_ONCE = 1  # while searches wait: two milliseconds at 100,000 vectors
@@ -192,12 +193,16 @@ class DenseIndex:
         hits = compare(graph.table, query, limit, allowed, measure=measure or own, lock=self._searching)
         return hits._replace(how=walked + hits.how)
 
+    def quick(self, limit: int) -> bool:
+        """Whether a search for so many hits, among all and by the corpus's measure, takes milliseconds only."""
+        return max(limit, self._config.ef_search) <= _QUICK_WALK
+
     def _walk(self, graph: Graph, query: np.ndarray, limit: int, allowed: Allowed | None, ef: int) -> tuple[Hits, int]:
         """The best of those that a walk meets and those that it cannot meet yet, and how many allowed ones it met."""
         table = graph.table
         with self._searching.shared():
             near, new = graph.nearest(query, ef), graph.unlinked
-            rows, total = np.concatenate([near, new]), len(table)
+            rows, total = np.concatenate([near, new]) if len(new) else near, len(table)
             keys = table.keys[rows]
         how, chosen = f"walked the graph, ef {ef:,}", keys >= 0
         if allowed is not None:
@@ -205,8 +210,10 @@ class DenseIndex:
             chosen &= allowed.among(keys)
         if len(new):
             how += f", compared {len(new):,} new vectors"
-        scores = semantic_scores(table.vectors(rows[chosen]), query, self._config.measure)
-        return Hits(*best(keys[chosen], scores, limit), how), int(chosen[: len(near)].sum())
+        if not chosen.all():
+            rows, keys = rows[chosen], keys[chosen]
+        scores = semantic_scores(table.vectors(rows), query, self._config.measure)
+        return Hits(*best(keys, scores, limit), how), int(np.count_nonzero(chosen[: len(near)]))
 
     # Looking inside
 

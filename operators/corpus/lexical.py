@@ -287,26 +287,25 @@ class LexicalIndex:
         )
 
     def search(
-        self, terms: dict[str, int], statistics: TermStatistics | None, limit: int, allowed: Allowed | None = None
+        self, question: str, statistics: TermStatistics | None, limit: int, allowed: Allowed | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The best hits: keys int64[K] and BM25 scores float32[K], score descending, then key ascending.
 
         Args:
-            terms: Of the question; of more than 1,024 the rarest are kept.
+            question: Of more than 1,024 terms the rarest are kept.
             statistics: Of the whole corpus: with them a shard scores as if it held all of it; None: it does.
             limit: K at most.
             allowed: The only keys to choose from; None for all.
         """
-        if self._snapshot is None or not terms or limit < 1 or (allowed is not None and not len(allowed.keys)):
+        if self._snapshot is None or limit < 1 or (allowed is not None and not len(allowed.keys)):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        best = self._read(
-            "search",
-            list(terms),
-            [float(count) for count in terms.values()],
-            None if statistics is None else [_row(statistics, field, terms) for field in FIELDS],
-            None if allowed is None else self._key_set(allowed),
-            limit,
-        )
+        only = None if allowed is None else self._key_set(allowed)
+        if statistics is None:
+            best = self._read("search", self._analysis.questions, question, only, limit)
+        else:
+            terms = self.terms(question)
+            rows = [_row(statistics, field, terms) for field in FIELDS]
+            best = self._read("search", list(terms), [float(n) for n in terms.values()], rows, only, limit)
         return np.array(best.keys, np.int64), np.array(best.scores, np.float32)
 
     def _key_set(self, allowed: Allowed) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,8 +21,10 @@ from operators.corpus.keys import chunk_id
 from operators.corpus.listing import CollectionStatistics, count, list_chunks, list_documents
 from operators.corpus.manifest import Corpus
 from operators.corpus.measures import semantic_scores
+from operators.corpus.reads import Reads
 from operators.corpus.selection import Selections
 from operators.corpus.store import Store, StoredChunk
+from operators.filter_tree import EVERYTHING
 from operators.messages import (
     ChunkPage,
     Document,
@@ -38,6 +38,8 @@ from operators.messages import (
 )
 
 _Result = TypeVar("_Result")
+_QUICK_FETCH = 200  # hits
+_QUICK_CHARACTERS = 20_000_000  # of a question, times the chunks that are searched for it: some milliseconds
 
 
 class ShardStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +81,8 @@ class ShardReader:
         self._closed = False
         self._folder = corpus.shard_directory(index)
         self._truth = Store(self._folder / "store.sqlite")
-        self._readers: queue.SimpleQueue[Store] = queue.SimpleQueue()
-        for _ in range(threads):
-            self._readers.put(Store(self._folder / "store.sqlite"))
+        self._reads = Reads(lambda: Store(self._folder / "store.sqlite"), threads, name=f"shard-{index}-read")
         self._selections = Selections()
-        self._reading = ThreadPoolExecutor(threads, thread_name_prefix=f"shard-{index}-read")
         self._indexes = Indexes(self._folder, corpus.config, writable=lock is not None)
         self._indexes.open(self._truth)
 
@@ -96,7 +95,8 @@ class ShardReader:
             InvalidInput: The vector has another dimension than the corpus or is not finite.
         """
         query = self._query(vector, plan)
-        return await self._read(lambda store, scope: self._dense_leg(store, plan, query, scope))
+        quick = self._measure(plan) == self._config.measure and self._indexes.dense.quick(_limit(plan, "dense"))
+        return await self._search(plan, lambda store, scope: self._dense_leg(store, plan, query, scope), quick=quick)
 
     def _query(self, vector: np.ndarray, plan: Plan) -> np.ndarray:
         query = np.asarray(vector, np.float32).reshape(-1)
@@ -111,8 +111,7 @@ class ShardReader:
         return plan.measure or self._config.measure
 
     def _dense_leg(self, store: Store, plan: Plan, query: np.ndarray, scope: Scope) -> Ranking:
-        leg = plan.leg("dense")
-        limit = leg.limit if leg else 0
+        limit = _limit(plan, "dense")
         allowed = self._allowed(store, plan, scope)
         hits = self._indexes.dense.search(query, limit, allowed, ef_search=plan.ef_search, measure=plan.measure)
         if scope.trace is not None:
@@ -122,7 +121,9 @@ class ShardReader:
     async def term_statistics(self, plan: Plan) -> TermStatistics:
         """What BM25 must know of this shard's chunks to score the question's terms; see merge_statistics."""
         lexical = self._indexes.lexical
-        return await self._read(lambda *_: lexical.statistics(list(lexical.terms(plan.question))))
+        return await self._search(
+            plan, lambda *_: lexical.statistics(list(lexical.terms(plan.question))), quick=self._is_short(plan)
+        )
 
     async def lexical(self, plan: Plan, terms: TermStatistics | None) -> Ranking:
         """The chunks that BM25 ranks first.
@@ -131,13 +132,16 @@ class ShardReader:
             plan: Its leg "lexical" says how many.
             terms: Statistics of the whole corpus; None: this shard is all of it.
         """
-        return await self._read(lambda store, scope: self._lexical_leg(store, plan, terms, scope))
+        leg = self._lexical_leg
+        return await self._search(plan, lambda store, scope: leg(store, plan, terms, scope), quick=self._is_short(plan))
+
+    def _is_short(self, plan: Plan) -> bool:
+        """Whether the index looks up the question in milliseconds, which its length and the index's size tell."""
+        return len(plan.question) * len(self._indexes.lexical) <= _QUICK_CHARACTERS
 
     def _lexical_leg(self, store: Store, plan: Plan, statistics: TermStatistics | None, scope: Scope) -> Ranking:
-        leg = plan.leg("lexical")
-        limit = leg.limit if leg else 0
-        terms = self._indexes.lexical.terms(plan.question)
-        hits = self._indexes.lexical.search(terms, statistics, limit, self._allowed(store, plan, scope))
+        limit = _limit(plan, "lexical")
+        hits = self._indexes.lexical.search(plan.question, statistics, limit, self._allowed(store, plan, scope))
         return self._ranking("lexical", limit, *hits)
 
     def _ranking(self, leg: str, limit: int, keys: np.ndarray, scores: np.ndarray) -> Ranking:
@@ -155,16 +159,20 @@ class ShardReader:
             ranking: Whose hits.
         """
         query = self._query(vector, plan) if plan.leg("dense") else None
-        return await self._read(lambda store, scope: self._fetch(store, plan, query, ranking, scope))
+        quick = len(ranking.keys) <= _QUICK_FETCH
+        return await self._search(
+            plan, lambda store, scope: self._fetch(store, plan, query, ranking, scope), quick=quick
+        )
 
     def _fetch(
         self, store: Store, plan: Plan, query: np.ndarray | None, ranking: Ranking, scope: Scope
     ) -> list[Passage]:
-        places = np.flatnonzero(ranking.shards == self._index).tolist()
-        chunks = store.chunks(ranking.keys[places], visible_to(scope.identity))
-        semantic = {} if query is None else self._semantic(store, ranking.keys[places], query, self._measure(plan))
-        keys = [(place, int(ranking.keys[place])) for place in places]
-        return [_passage(chunks[key], ranking, place, semantic.get(key)) for place, key in keys if key in chunks]
+        places = np.flatnonzero(ranking.shards == self._index)
+        keys = ranking.keys[places]
+        chunks = store.chunks(keys, visible_to(scope.identity))
+        semantic = {} if query is None else self._semantic(store, keys, query, self._measure(plan))
+        named = zip(places.tolist(), keys.tolist(), strict=True)
+        return [_passage(chunks[key], ranking, place, semantic.get(key)) for place, key in named if key in chunks]
 
     def _semantic(self, store: Store, keys: np.ndarray, query: np.ndarray, measure: str) -> dict[int, float]:
         """Scores of those chunks that have a vector."""
@@ -179,7 +187,8 @@ class ShardReader:
 
     async def vectors(self, plan: Plan, ranking: Ranking) -> np.ndarray:
         """The vectors of those hits that lie in this shard, float32[N, D], in the ranking's order."""
-        return await self._read(lambda store, scope: self._vectors(store, ranking, scope))
+        quick = len(ranking.keys) <= _QUICK_FETCH
+        return await self._search(plan, lambda store, scope: self._vectors(store, ranking, scope), quick=quick)
 
     def _vectors(self, store: Store, ranking: Ranking, scope: Scope) -> np.ndarray:
         wanted = ranking.keys[ranking.shards == self._index]
@@ -269,40 +278,48 @@ class ShardReader:
         """
         if not self._closed:
             self._closed = True
+            await self._reads.ended()
             await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        self._reading.shutdown()
+        self._reads.close()
         try:
             self._indexes.close(self._truth)
         finally:
-            while not self._readers.empty():
-                self._readers.get().close()
             self._truth.close()
             if self._lock is not None:
                 self._lock.release()
 
     # Threads
 
+    async def _search(self, plan: Plan, work: Callable[[Store, Scope], _Result], *, quick: bool) -> _Result:
+        """As `_read`; quick if the work is, and chooses from all chunks, and no index has to follow first."""
+        scope = current_scope()
+        open_to_all = plan.filters == EVERYTHING and not plan.scope_prefix and scope.identity is None
+        if not (quick and open_to_all) or self._indexes.behind(self._reads.own):
+            return await self._read(work)
+
+        def run(store: Store) -> _Result:
+            scope.check()
+            return work(store, scope)
+
+        return await self._reads.quick(run)
+
     async def _read(self, work: Callable[[Store, Scope], _Result]) -> _Result:
         scope = current_scope()
 
-        def run() -> _Result:
+        def run(store: Store) -> _Result:
             scope.check()  # a question that was given up while it queued costs nothing
-            with self._reader() as store:
-                if self._indexes.behind(store):
-                    self._indexes.follow(store)
-                return work(store, scope)
+            if self._indexes.behind(store):
+                self._indexes.follow(store)
+            return work(store, scope)
 
-        return await asyncio.get_running_loop().run_in_executor(self._reading, run)
+        return await self._reads.long(run)
 
-    @contextmanager
-    def _reader(self) -> Iterator[Store]:
-        store = self._readers.get()
-        try:
-            yield store
-        finally:
-            self._readers.put(store)
+
+def _limit(plan: Plan, name: str) -> int:
+    leg = plan.leg(name)
+    return leg.limit if leg else 0
 
 
 def _passage(chunk: StoredChunk, ranking: Ranking, place: int, semantic: float | None) -> Passage:

@@ -32,12 +32,15 @@ def best(keys: np.ndarray, scores: np.ndarray, limit: int) -> tuple[np.ndarray, 
     >>> best(np.array([7, 3, -1, 5]), np.array([0.5, 0.5, 0.9, 0.2], np.float32), 2)
     (array([3, 7]), array([0.5, 0.5], dtype=float32))
     """
-    rows = np.flatnonzero(keys >= 0)
-    if len(rows) > limit > 0:  # sorting a few is quicker
-        costs = -scores[rows]
-        rows = rows[costs <= np.partition(costs, limit - 1)[limit - 1]]
-    rows = rows[np.lexsort((keys[rows], -scores[rows]))[: max(0, limit)]]
-    return keys[rows], scores[rows]
+    living = keys >= 0
+    if not living.all():
+        keys, scores = keys[living], scores[living]
+    costs = -scores
+    if len(keys) > limit > 0:  # sorting a few is quicker
+        few = costs <= np.partition(costs, limit - 1)[limit - 1]
+        keys, scores, costs = keys[few], scores[few], costs[few]
+    order = np.lexsort((keys, costs))[: max(0, limit)]
+    return keys[order], scores[order]
 
 
 def compare(

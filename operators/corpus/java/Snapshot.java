@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.lucene.analysis.Analyzer;
@@ -186,6 +187,23 @@ public final class Snapshot {
     } finally {
       reader.decRef();
     }
+  }
+
+  /**
+   * As the other, for a question as it was asked and a shard that is all of the corpus: one call, no term crosses over.
+   *
+   * @param analyzers each for a question of which the one before leaves nothing
+   */
+  public Best search(Analyzer[] analyzers, String question, KeySet allowed, int limit) throws IOException {
+    Map<String, Integer> counts = new LinkedHashMap<>();
+    for (Analyzer analyzer : analyzers) {
+      for (String term : Analysis.terms(analyzer, question)) counts.merge(term, 1, Integer::sum);
+      if (!counts.isEmpty()) break;
+    }
+    String[] terms = counts.keySet().toArray(new String[0]);
+    float[] times = new float[terms.length];
+    for (int t = 0; t < terms.length; t++) times[t] = counts.get(terms[t]);
+    return search(terms, times, null, allowed, limit);
   }
 
   /** The terms to search for, in their order: all, or as many of the rarest as a question may have. */

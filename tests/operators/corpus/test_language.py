@@ -26,7 +26,7 @@ class Library:
         self.index.refresh()
 
     def found(self, question: str) -> list[int]:
-        keys, _ = self.index.search(self.index.terms(question), None, 10)
+        keys, _ = self.index.search(question, None, 10)
         return keys.tolist()
 
 

@@ -26,9 +26,9 @@ class Texts:
         self.index.refresh()
 
     def search(self, question: str, limit: int = 10, allowed: list[int] | None = None) -> dict[int, float]:
-        terms = self.index.terms(question)
+        terms = list(self.index.terms(question))
         only = None if allowed is None else Allowed(np.array(sorted(allowed), np.int64))
-        keys, scores = self.index.search(terms, self.index.statistics(list(terms)), limit, only)
+        keys, scores = self.index.search(question, self.index.statistics(terms), limit, only)
         assert (keys.dtype, scores.dtype) == (np.int64, np.float32)
         return dict(zip(keys.tolist(), scores.tolist(), strict=True))
 
@@ -138,7 +138,7 @@ def test_parts_with_common_statistics_score_like_the_whole(tmp_path: Path) -> No
         assert statistics == whole.index.statistics(list(terms))
         merged: dict[int, float] = {}
         for part in parts:
-            keys, scores = part.index.search(terms, statistics, 300)
+            keys, scores = part.index.search(question, statistics, 300)
             merged |= dict(zip(keys.tolist(), scores.tolist(), strict=True))
         assert merged == whole.search(question, limit=300)
     for each in (whole, *parts):
@@ -256,9 +256,9 @@ def test_after_the_disk_refused_the_index_begins_again_from_its_last_commit(tmp_
 
 def test_the_corpus_is_this_shard_when_no_statistics_are_given(texts: Texts) -> None:
     texts.put((1, "fox", "dog"), (2, "", "fox fox"), (3, "", "bird"))
-    terms = texts.index.terms("fox bird absent")
-    given = texts.index.search(terms, texts.index.statistics(list(terms)), 10)
-    alone = texts.index.search(terms, None, 10)
+    question = "fox bird absent"
+    given = texts.index.search(question, texts.index.statistics(list(texts.index.terms(question))), 10)
+    alone = texts.index.search(question, None, 10)
     assert [column.tolist() for column in given] == [column.tolist() for column in alone]
 
 
@@ -284,7 +284,7 @@ def test_one_filter_serves_many_questions_while_the_index_changes(texts: Texts) 
     allowed = Allowed(np.array([2, 3, 5], np.int64))
 
     def found() -> list[int]:
-        return texts.index.search(texts.index.terms("fox"), None, 10, allowed)[0].tolist()
+        return texts.index.search("fox", None, 10, allowed)[0].tolist()
 
     texts.put(*((key, "", "fox") for key in range(4)))
     assert found() == [2, 3]

@@ -52,8 +52,7 @@ def test_the_ranking_is_pyserinis(tmp_path: Path) -> None:
         index.add(key, [int(key)], [""], [text])
     index.refresh()
     for question, hits in zip(questions, expected, strict=True):
-        terms = index.terms(question)
-        keys, scores = index.search(terms, index.statistics(list(terms)), 20)
+        keys, scores = index.search(question, index.statistics(list(index.terms(question))), 20)
         assert scores == pytest.approx(np.array([score for _, score in hits]), abs=1e-4)
         # Equal scores come in the order of the ids there, which is the order of our keys.
         assert keys.tolist() == [int(key) for key, _ in hits]
