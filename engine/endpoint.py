@@ -58,7 +58,10 @@ class Endpoint:
         try:
             answer = await self.host.call(request.method, self._args(request), scope, id=request.id)
             notes = [] if scope.trace is None else scope.trace.notes
-            return encode(Reply(answer.queued_s, answer.served_s, msgspec.Raw(encode(answer.value)), None, notes))
+            value = msgspec.Raw(encode(answer.value))
+            return encode(
+                Reply(answer.queued_s, answer.served_s, value, None, notes, float(answer.weight), answer.epoch)
+            )
         except Exception as error:  # noqa: BLE001 - the supervisor boundary: it travels, and is raised at the caller
             failure = as_step_failure(error, request.method, scope.id)
             return encode(Reply(0.0, 0.0, NOTHING, encode_error(failure)))

@@ -14,6 +14,7 @@
     ├── QueueFull                  a bounded queue refused the work; carries `retry_after_s`
     ├── StepFailed                 a step's own code raised; carries the original's type and text
     ├── StageDied                  the process or actor behind a stage is gone
+    ├── Incomplete                 too few shards answered in time; carries which, and what the others cover
     └── StreamError                a credit stream broke its protocol
         ├── StreamGap              a sequence number is missing
         └── LeaseExpired           nobody pulled for longer than the lease
@@ -122,6 +123,21 @@ class StepFailed(HeadraceError):
 
 class StageDied(HeadraceError):
     """The process or actor behind a stage is gone."""
+
+
+class Incomplete(HeadraceError):
+    """Too few shards of a stage answered in time.
+
+    Args:
+        message: Which, and how many had to.
+        shards: Those that did not.
+        coverage: Share of the data, 0 to 1, that the others hold.
+    """
+
+    def __init__(self, message: str, *, shards: tuple[int, ...], coverage: float, step: str | None = None) -> None:
+        super().__init__(message, step=step)
+        self.shards = shards
+        self.coverage = coverage
 
 
 class StreamError(HeadraceError):

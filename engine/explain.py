@@ -32,6 +32,8 @@ def _step_line(graph: Graph[Any, Any], node: Node, width: int) -> str:
     where = f"on {stage.name}" if stage else "light"
     if node.step.placement is not None and node.step.placement.merge is not None:
         where += ", every shard"
+    if node.step.placement is not None and (policy := node.step.placement.policy.describe()):
+        where += f", {policy}"
     if node.step.condition is not None:
         where += f", when {_words(node.step.condition.when)}"
     return f"  {node.name:<{width}}  ({', '.join(_inputs(graph, node))}) -> {show(node.step.result)}    [{where}]"

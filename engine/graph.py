@@ -220,7 +220,8 @@ class Graph(Generic[P, R]):
             args = [f"#{a.node}" if isinstance(a, Edge) else repr(a) for a in node.args]
             kwargs = [f"{k}=#{v.node}" if isinstance(v, Edge) else f"{k}={v!r}" for k, v in node.kwargs.items()]
             when = node.step.condition.when.__qualname__ if node.step.condition else ""
-            lines.append(f"{node.index} {node.name} {identity_of(node.step.fn)} {args} {kwargs} {when}")
+            policy = node.step.placement.policy.describe() if node.step.placement else ""
+            lines.append(f"{node.index} {node.name} {identity_of(node.step.fn)} {args} {kwargs} {when} {policy}")
         lines += [f"{s.name} {s.describe()} {s.opener()}" for s in self.stages]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 

@@ -22,6 +22,8 @@ class Answer(msgspec.Struct, frozen=True):
     value: Any
     queued_s: float
     served_s: float
+    weight: float = 1.0  # of the state's data, to be compared with other shards'
+    epoch: int = 0  # number of the last change of the state's data
 
 
 class HostStatistics(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class Host:
     raises leaves as a HeadraceError with step and request id.
 
     Args:
-        state: The stage's state.
+        state: The stage's state. Attributes `weight` and `epoch`, if it has them, go out with each answer.
         clock: Source of time.
         lease_s: See Producers.
     """
@@ -77,13 +79,18 @@ class Host:
                 else:
                     value = await (running if scope.deadline is None else self._in_time(running, scope))
             self._served += 1
-            return Answer(value, meter.queued_s, clock.now() - began - meter.queued_s)
+            served_s = clock.now() - began - meter.queued_s
+            return Answer(value, meter.queued_s, served_s, *self._about())
         except asyncio.CancelledError:
             self._cancelled += 1
             raise
         except Exception as error:
             self._failed += 1
             raise as_step_failure(error, method, scope.id) from error
+
+    def _about(self) -> tuple[float, int]:
+        """Weight and epoch, of a state that has them."""
+        return getattr(self.state, "weight", 1.0), getattr(self.state, "epoch", 0)
 
     async def _named(self, id: str, running: Coroutine[Any, Any, Any], scope: Scope) -> Any:
         """Await `running` as something that `close` can find."""

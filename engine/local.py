@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from engine.host import Host
-from engine.pool import Pool, Replicas
+from engine.pool import Pool
 from engine.process import ProcessTransport
+from engine.replicas import Replicas
 from engine.stage import Stage
 from engine.supervise import as_step_failure
 from engine.transport import LocalTransport, Transport

@@ -42,6 +42,15 @@ class ScopeWire(msgspec.Struct, array_like=True, frozen=True, gc=False):
     identity: Identity | None = None
 
 
+class Loss(msgspec.Struct, array_like=True, frozen=True):
+    """Shards of a stage that a step did without, and the share of the stage's data, 0 to 1, that each of them holds."""
+
+    step: str
+    stage: str
+    shards: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
 class Scope:
     """Id, deadline, priority, cancellation, trace and asking person of one request.
 
@@ -52,9 +61,14 @@ class Scope:
         trace: Where spans are recorded; None records nothing.
         identity: Who asks; None is whoever runs the process, who may see and change everything.
         clock: Source of time.
+
+    Attributes:
+        losses: What steps had to do without, in the order in which they found out; kept by who runs the graph.
+        epochs: By stage and shard, the numbers of the last change that answers were given with: more than one for a
+            shard is an answer put together from two states of the data.
     """
 
-    __slots__ = ("_cancelled", "clock", "deadline", "id", "identity", "priority", "trace")
+    __slots__ = ("_cancelled", "_outer", "clock", "deadline", "epochs", "id", "identity", "losses", "priority", "trace")
 
     def __init__(
         self,
@@ -72,7 +86,23 @@ class Scope:
         self.priority = priority
         self.trace = trace
         self.identity = identity
+        self.losses: list[Loss] = []
+        self.epochs: dict[tuple[str, int], set[int]] = {}
         self._cancelled = False
+        self._outer: Scope | None = None
+
+    def narrowed(self, seconds: float) -> Scope:
+        """The scope of a piece of the request's work, with an earlier deadline; it is cancelled with the request."""
+        inner = Scope(
+            self.id,
+            timeout_s=seconds,
+            priority=self.priority,
+            trace=self.trace,
+            identity=self.identity,
+            clock=self.clock,
+        )
+        inner._outer = self
+        return inner
 
     def remaining_s(self) -> float | None:
         """Seconds until the deadline, negative when it has passed; None without one."""
@@ -81,12 +111,12 @@ class Scope:
     @property
     def cancelled(self) -> bool:
         """Whether the caller has gone."""
-        return self._cancelled
+        return self._cancelled or (self._outer is not None and self._outer.cancelled)
 
     @property
     def ended(self) -> bool:
         """Whether work for this request is wasted: it is cancelled or its time is spent."""
-        return self._cancelled or (self.deadline is not None and self.clock.now() >= self.deadline)
+        return self.cancelled or (self.deadline is not None and self.clock.now() >= self.deadline)
 
     def cancel(self) -> None:
         """Mark the request as abandoned; queues drop its work when they next look at it."""
@@ -99,7 +129,7 @@ class Scope:
             Cancelled: The caller has gone.
             DeadlineExceeded: The time is spent.
         """
-        if self._cancelled:
+        if self.cancelled:
             raise Cancelled("the request was cancelled", request_id=self.id)
         if self.deadline is not None and self.clock.now() >= self.deadline:
             raise DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)
@@ -109,7 +139,7 @@ class Scope:
         remaining = self.remaining_s()
         remaining_ms = None if remaining is None else remaining * 1000
         traced = self.trace is not None
-        return ScopeWire(self.id, remaining_ms, int(self.priority), traced, self._cancelled, self.identity)
+        return ScopeWire(self.id, remaining_ms, int(self.priority), traced, self.cancelled, self.identity)
 
     @classmethod
     def from_wire(cls, wire: ScopeWire, clock: Clock = MONOTONIC) -> Scope:

@@ -10,6 +10,7 @@ import msgspec
 from engine.edges import identity_of
 from engine.errors import GraphError
 from engine.method import Method, describe
+from engine.policy import ONCE, Policy
 from engine.step import Kind, Placement, Step
 from engine.stream import Stream
 
@@ -81,9 +82,15 @@ class Stage(Generic[S]):
     ) -> Step[P, Stream[R]]: ...
     @overload
     def step(
-        self, method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], *, name: str | None = None
+        self,
+        method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+        *,
+        name: str | None = None,
+        policy: Policy = ONCE,
     ) -> Step[P, R]: ...
-    def step(self, method: Callable[..., Any], *, name: str | None = None, live: bool = False) -> Step[Any, Any]:
+    def step(
+        self, method: Callable[..., Any], *, name: str | None = None, live: bool = False, policy: Policy = ONCE
+    ) -> Step[Any, Any]:
         """The step that runs `method` on this stage's state.
 
         Args:
@@ -91,11 +98,14 @@ class Stage(Generic[S]):
             name: The step's name; the method's own when absent.
             live: For a stream: its producer cannot pause (it shares an engine with other requests), so its items are
                 kept until they are pulled, and it is stopped when nobody pulls.
+            policy: Not for a stream: what to do when a replica is slow or dead.
 
         Raises:
             GraphError: The method is not async, or takes arguments that cannot cross a hop.
         """
-        return self._taking(Step(method, name=name or method.__name__, placement=Placement(self, live=live)))
+        return self._taking(
+            Step(method, name=name or method.__name__, placement=Placement(self, live=live, policy=policy))
+        )
 
     def gather(
         self,
@@ -104,6 +114,7 @@ class Stage(Generic[S]):
         *,
         split: Callable[Concatenate[int, P], list[tuple[Any, ...] | None]] | None = None,
         name: str | None = None,
+        policy: Policy = ONCE,
     ) -> Step[P, R]:
         """The step that runs `method` on every shard at once and merges the answers in shard order.
 
@@ -115,8 +126,10 @@ class Stage(Generic[S]):
                 returns one tuple a shard, or None for a shard that need not be asked. Without it every shard gets the
                 step's inputs.
             name: The step's name; the method's own when absent.
+            policy: What to do when a shard is slow or dead. With one that loses shards, `merge` gets the answers of
+                the others, and the request's scope says which are missing.
         """
-        placement = Placement(self, merge=merge, split=split)
+        placement = Placement(self, merge=merge, split=split, policy=policy)
         step: Step[P, R] = Step(method, name=name or method.__name__, placement=placement)
         if step.kind is Kind.STREAM:
             raise GraphError(f"step {step.name!r}: a stream cannot be gathered from shards", step=step.name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 from engine.bridge import wait_for
 from engine.edges import code_of, hints_of, show, yielded
 from engine.errors import GraphError
+from engine.policy import ONCE, Policy
 from engine.stream import Stream
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Placement:
     live: bool = False
     merge: Callable[[list[Any]], Any] | None = None
     split: Callable[..., list[tuple[Any, ...] | None]] | None = None
+    policy: Policy = ONCE
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ class RemoteTransport(ABC):
             raise decode_error(reply.error)
         if scope.trace is not None:
             scope.trace.notes += reply.notes
-        return Answer(decoder(method.result).decode(reply.value), reply.queued_s, reply.served_s)
+        value = decoder(method.result).decode(reply.value)
+        return Answer(value, reply.queued_s, reply.served_s, reply.weight, reply.epoch)
 
     def link(self, method: Method, args: Sequence[Any], scope: Scope, *, live: bool) -> Link:
         """See Transport."""

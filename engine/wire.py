@@ -5,7 +5,7 @@ Frames of the data plane, each a msgpack array::
     Request   scope, id, method, credits, args      one call, or the opening of a stream
     Pull      id, ack, credits                      more of a stream
     Close     id, reason                            a call or a stream nobody wants any more
-    Reply     queued_s, served_s, value, error, notes   the end of a call
+    Reply     queued_s, served_s, value, error, notes, weight, epoch   the end of a call
     ChunkWire seq0, items, done, queued_s, served_s, error
 
 Peers are processes that this program started: errors travel as pickles.
@@ -57,6 +57,8 @@ class Reply(msgspec.Struct, array_like=True, frozen=True):
     value: msgspec.Raw
     error: bytes | None
     notes: list[str] = []  # what the step had to say for the trace
+    weight: float = 1.0
+    epoch: int = 0
 
 
 class ChunkWire(msgspec.Struct, array_like=True, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.policy import Policy
 from engine.stage import Resources, Stage
 from engine.step import Step, step
 from engine.stream import Stream
@@ -42,6 +43,9 @@ from operators.prompt import PromptConfig, build_prompt, prompt_texts
 from operators.rerank import Reranker
 from operators.select import cut_to_candidates, cut_to_limit, owners_of_fetch, owners_of_plan, page, results
 
+RETRIEVAL = Policy(idempotent=True, hedged=0.05, time=0.4, coverage=0.75)
+"""With several shards: three quarters of the documents will do when a shard died or 40 % of the time is spent."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -55,6 +59,7 @@ class Profile:
     chunks: ChunkConfig = field(default_factory=ChunkConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
     feedback: FeedbackConfig = field(default_factory=FeedbackConfig)
+    retrieval: Policy = RETRIEVAL
     reranker: CrossEncoderConfig | None = None
     generator: GeneratorConfig = field(default_factory=ExtractConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
@@ -143,6 +148,10 @@ class Parts:
             return _page(_results(plan, self._fetch(plan, vector, _best(plan, hits))))
         return _page(self._rerank(plan, _results(plan, self._fetch(plan, vector, _candidates(plan, hits)))))
 
+    @property
+    def _policy(self) -> Policy:
+        return self.profile.retrieval
+
     def planner(self, question: Question) -> Plan:
         """Draw the planner."""
         return self._plan(question)
@@ -158,18 +167,22 @@ class Parts:
 
     @cached_property
     def _dense(self) -> Step[[Plan, np.ndarray], Ranking]:
-        return self.shards.gather(Shard.dense, merge_rankings).when(asks_for_dense, otherwise=empty("dense"))
+        return self.shards.gather(Shard.dense, merge_rankings, policy=self._policy).when(
+            asks_for_dense, otherwise=empty("dense")
+        )
 
     @cached_property
     def _terms(self) -> Step[[Plan], TermStatistics]:
         nothing = TermStatistics({}, {}, {}, {})
-        return self.shards.gather(Shard.term_statistics, merge_statistics, name="terms").when(
+        return self.shards.gather(Shard.term_statistics, merge_statistics, name="terms", policy=self._policy).when(
             asks_for_lexical, otherwise=nothing
         )
 
     @cached_property
     def _lexical(self) -> Step[[Plan, TermStatistics | None], Ranking]:
-        return self.shards.gather(Shard.lexical, merge_rankings).when(asks_for_lexical, otherwise=empty("lexical"))
+        return self.shards.gather(Shard.lexical, merge_rankings, policy=self._policy).when(
+            asks_for_lexical, otherwise=empty("lexical")
+        )
 
     @cached_property
     def _fuse(self) -> Step[..., Ranking]:
@@ -182,7 +195,7 @@ class Parts:
     @cached_property
     def _vectors(self) -> Step[[Plan, Ranking], np.ndarray]:
         nothing = np.zeros((0, self.profile.corpus.config.dimension), np.float32)
-        return self.shards.gather(Shard.vectors, merge_vectors, split=owners_of_plan).when(
+        return self.shards.gather(Shard.vectors, merge_vectors, split=owners_of_plan, policy=self._policy).when(
             asks_for_dense, otherwise=nothing
         )
 
@@ -192,7 +205,7 @@ class Parts:
 
     @cached_property
     def _fetch(self) -> Step[[Plan, np.ndarray, Ranking], list[Passage]]:
-        return self.shards.gather(Shard.fetch, merge_passages, split=owners_of_fetch)
+        return self.shards.gather(Shard.fetch, merge_passages, split=owners_of_fetch, policy=self._policy)
 
     @cached_property
     def _rerank(self) -> Step[[Plan, Results], Results]:

@@ -207,6 +207,7 @@ class _Citer:
             model=finish.model,
             template=self._prompt.template,
             invented_markers=self._markers.invented,
+            partial=self._prompt.partial,
         )
 
     def _advance(self, *, final: bool) -> Iterator[Event]:

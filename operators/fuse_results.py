@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from operators.messages import Passage, Results
+from operators.partial import most_partial
 
 K: Final = 60  # the value of RRF's authors
 
@@ -52,6 +53,7 @@ def fuse_results(found: Sequence[Results], *, limit: int, k: int = K) -> Results
     return Results(
         plan,
         tuple(msgspec.structs.replace(named[c], score=scores[c] if plan.include_scores else None) for c in best),
+        most_partial(results.partial for results in found),
     )
 
 

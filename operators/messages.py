@@ -109,11 +109,19 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     edited: bool = False  # changed by itself: then start and end say what it stands for, and the text differs
 
 
+class Partial(msgspec.Struct, frozen=True):
+    """What an answer lacks: shards that did not answer in time, and the share of the documents in all others."""
+
+    missing: tuple[int, ...]
+    coverage: float  # 0 to 1
+
+
 class Results(msgspec.Struct, frozen=True):
     """Passages in order, best first."""
 
     plan: Plan
     passages: tuple[Passage, ...]
+    partial: Partial | None = None  # None: every shard answered
 
 
 class TermStatistics(msgspec.Struct, frozen=True):
@@ -295,6 +303,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""  # name and hash of the template, for results
     prompt_tokens: int = 0  # counted with the generator's own tokenizer
     answer_schema: dict[str, Any] | None = None
+    partial: Partial | None = None  # of the results that the sources come from
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -348,6 +357,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     model: str
     template: str = ""
     invented_markers: int = 0  # markers dropped because no such source exists
+    partial: Partial | None = None  # None: every shard answered
 
 
 Event = Text | Citation | Answer

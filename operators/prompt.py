@@ -164,6 +164,7 @@ def build_prompt(plan: Plan, results: Results, lengths: list[int], *, config: Pr
         template=f"{template.name}@{template.hash}",
         prompt_tokens=sum(lengths[:parts]) + sum(length for _, length in fitting),
         answer_schema=plan.answer_schema,
+        partial=results.partial,
     )
 
 

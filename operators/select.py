@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from engine.scope import current_scope
 from operators.messages import Passage, Plan, Ranking, Results
+from operators.partial import partial_of
 
 
 def cut_to_limit(plan: Plan, ranking: Ranking) -> Ranking:
@@ -56,11 +58,14 @@ def results(plan: Plan, passages: list[Passage]) -> Results:
 
 
 def page(found: Results) -> Results:
-    """The page that the plan asks for, of passages from the first one on, with what is to be shown of them."""
+    """The page that the plan asks for, of passages from the first one on, with what is to be shown of them.
+
+    It says what it lacks, if the request had to do without some shards.
+    """
     plan = found.plan
     passages = found.passages[plan.offset : plan.offset + plan.limit]
     if not plan.include_scores:
         passages = tuple(msgspec.structs.replace(p, score=None, semantic=None, ranks={}) for p in passages)
     if not plan.include_metadata:
         passages = tuple(msgspec.structs.replace(p, metadata={}) for p in passages)
-    return Results(plan, passages)
+    return Results(plan, passages, partial_of(current_scope()))

@@ -125,7 +125,7 @@ class AskedQuestion:
             if tokens <= left:
                 kept.append(passage)
                 left -= tokens
-        return Results(found.plan, tuple(kept))
+        return msgspec.structs.replace(found, passages=tuple(kept))
 
     def _result(self, answer: Answer, generation_s: float) -> RagResult:
         spent = self._variants.usage

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from engine.errors import InvalidInput
+from engine.policy import Policy
 from graphs.generators import GeneratorConfig
-from graphs.parts import Profile
+from graphs.parts import RETRIEVAL, Profile
 from operators.chunk import ChunkConfig
 from operators.corpus.manifest import Corpus, CorpusConfig, IndexConfig
 from operators.extract import ExtractConfig
@@ -51,6 +52,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     feedback: FeedbackConfig = msgspec.field(default_factory=FeedbackConfig)
     search: Settings = msgspec.field(default_factory=Settings)
     prompt: PromptSettings = msgspec.field(default_factory=PromptSettings)
+    retrieval: Policy = RETRIEVAL
     reranker: CrossEncoderConfig | None = None
     generator: dict[str, Any] = msgspec.field(default_factory=dict)  # "kind" and that kind's own keys
     gpus: float = 0.0
@@ -72,6 +74,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             chunks=self.chunks,
             fuse=self.fuse,
             feedback=self.feedback,
+            retrieval=self.retrieval,
             reranker=self.reranker,
             generator=generator_config(self.generator),
             prompt=prompt,

@@ -24,7 +24,7 @@ from rich.progress import (
 from engine.graph import Graph
 from engine.run import EngineName, Running, Session
 from engine.trace import Trace
-from operators.messages import Answer, Citation, Event, Passage, Results, Skipped, Text
+from operators.messages import Answer, Citation, Event, Partial, Passage, Results, Skipped, Text
 from serve.ingest_report import IngestReport
 from serve.ingest_report import Progress as IngestProgress
 
@@ -66,6 +66,7 @@ def _print_sources(answer: Answer) -> None:
         click.echo(f"  [{number}] {_place(passage)}  (support {support:.2f})")
     for start, end in answer.unsupported:
         click.echo(f"  not supported by any source: {answer.text[start:end]!r}")
+    print_partial(answer.partial)
     if answer.finish_reason == "length":
         click.echo("  (cut at the longest answer allowed)")
 
@@ -84,6 +85,14 @@ def print_results(results: Results) -> None:
         score = "" if passage.score is None else f"{passage.score:.4f}  "
         click.echo(f"{rank:>3}. {score}{_place(passage)}  ({legs})")
         click.echo(f"     {excerpt(passage.text)}")
+    print_partial(results.partial)
+
+
+def print_partial(partial: Partial | None) -> None:
+    """What is missing, to stderr."""
+    if partial is not None:
+        shards = ", ".join(map(str, partial.missing))
+        ERRORS.print(f"incomplete: no answer from shard {shards}; this is from {partial.coverage:.0%} of the documents")
 
 
 def excerpt(text: str, width: int = 160) -> str:

@@ -11,10 +11,11 @@ import ray
 
 from engine.errors import InvalidInput
 from engine.local import openers
-from engine.pool import Pool, Replicas
+from engine.pool import Pool
 from engine.process import ONE_THREAD
 from engine.ray.actor import ReplicaActor
 from engine.ray.transport import RayTransport
+from engine.replicas import Replicas
 from engine.stage import Stage
 from engine.transport import Transport
 

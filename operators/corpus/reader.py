@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from operators.messages import (
 )
 
 _Result = TypeVar("_Result")
+_COUNTED_EVERY_S = 1.0
 _QUICK_FETCH = 200  # hits
 _QUICK_CHARACTERS = 20_000_000  # of a question, times the chunks that are searched for it: some milliseconds
 
@@ -83,8 +85,24 @@ class ShardReader:
         self._truth = Store(self._folder / "store.sqlite")
         self._reads = Reads(lambda: Store(self._folder / "store.sqlite"), threads, name=f"shard-{index}-read")
         self._selections = Selections()
+        self._counted = -1, 0.0, 0  # epoch, when to count again, documents
         self._indexes = Indexes(self._folder, corpus.config, writable=lock is not None)
         self._indexes.open(self._truth)
+
+    # For who puts the answers of shards together
+
+    @property
+    def epoch(self) -> int:
+        """Number of the last change that answers are given with."""
+        return self._indexes.dense.seq
+
+    @property
+    def weight(self) -> float:
+        """Documents here, counted at most once a second, in the event loop's thread."""
+        now = time.monotonic()
+        if self._counted[0] != self.epoch and now >= self._counted[1]:
+            self._counted = self.epoch, now + _COUNTED_EVERY_S, self._reads.own.documents()
+        return float(self._counted[2])
 
     # Searching
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from engine import errors
-from engine.errors import HeadraceError, InvalidInput, QueueFull, StepFailed
+from engine.errors import HeadraceError, Incomplete, InvalidInput, QueueFull, StepFailed
 
 
 def tree(root: type[HeadraceError]) -> list[type[HeadraceError]]:
@@ -27,6 +27,8 @@ def one(kind: type[HeadraceError]) -> HeadraceError:
         return kind("embed", kind="builtins.ValueError", text="no", traceback="Traceback ...", request_id="r1")
     if issubclass(kind, QueueFull):
         return kind("the queue is full", retry_after_s=1.5).placed("embed", "r1")
+    if issubclass(kind, Incomplete):
+        return kind("shard 3 did not answer", shards=(3,), coverage=0.875).placed("embed", "r1")
     return kind("what, where, what to do", step="embed", request_id="r1")
 
 

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import aclosing
+
 import pytest
 
 from engine.errors import InvalidInput
+from engine.policy import Policy
 from engine.run import start
 from engine.scope import Scope
 from engine.trace import Trace
+from graphs.parts import Profile
+from graphs.rag import rag
 from graphs.search import search
+from operators.corpus.keys import shard_of
 from operators.corpus.manifest import open_corpus
-from operators.messages import Question, Settings
+from operators.messages import Partial, Question, Settings
 from tests.corpora import DOCUMENTS, ingested
 
 MILL, HANDBOOK, DAM = "documents/mill.md", "documents/handbook.txt", "documents/大坝.md"
@@ -90,3 +98,28 @@ def test_explain_says_that_there_is_no_reranker(corpus):
     text = search(corpus).explain()
     assert "no rerank step" in text
     assert "rerank   " not in text
+
+
+async def test_when_a_shards_process_dies_the_others_answer_and_say_what_is_missing(tmp_path):
+    folder = tmp_path / "corpus"
+    await _in_thread(folder, 5)
+    question = Question("Who built the mill?")
+    profile = Profile(open_corpus(folder), retrieval=Policy(coverage=0.5))
+    async with start(rag(profile)) as answer:
+        pool = next(p for stage, p in answer._pools.items() if stage.name == "shard")
+        async with aclosing(await answer(question)) as events:
+            whole = [event async for event in events][-1]
+        assert whole.partial is None
+        documents = [shard.weight for shard in pool.shards]
+        assert sum(documents) == 3
+        held = whole.sources[0].document_id
+        dead = shard_of(held, 5)
+        os.kill(pool.shards[dead].transports[0].pid, signal.SIGKILL)
+        async with aclosing(await answer(question)) as events:
+            less = [event async for event in events][-1]
+        assert less.partial == Partial((dead,), pytest.approx(1 - documents[dead] / 3))
+        assert held not in {passage.document_id for passage in less.sources}
+    asks_for_more = search(Profile(open_corpus(folder)))
+    assert "75% will do, else fail" in asks_for_more.explain()
+
+

@@ -1,0 +1,238 @@
+"""The replicas of one shard: who takes a call, and what becomes of it when that one is slow or dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from engine.clock import MONOTONIC, Clock
+from engine.errors import StageDied
+from engine.host import Answer
+from engine.method import Method
+from engine.policy import ONCE, Policy
+from engine.scope import Scope
+from engine.transport import Transport
+
+_RETRIED = 0.1  # share of the calls: when more die, sending them again would be a storm
+_SAVED_TOKENS = 10.0
+_CLOSED_S, _CLOSED_MOST_S = 0.5, 30.0  # how long a dead replica is left alone: doubled with each failure
+_SAMPLES = 128
+_SAMPLES_AT_LEAST = 32  # before anything is hedged
+_SLOW = 0.95
+
+
+class ReplicaCounters(msgspec.Struct):
+    """What became of the calls of one shard."""
+
+    calls: int = 0
+    hedged: int = 0  # made a second time because the first was slow
+    hedges_won: int = 0
+    retried: int = 0  # made again because the first one's replica died
+    died: int = 0
+
+
+class Bucket:
+    """Tokens that calls earn, a share each, and extra calls cost: no more extra calls than that share, but for a few.
+
+    >>> bucket = Bucket()
+    >>> [bucket.spend() for _ in range(2)], bucket.earn(0.5), bucket.earn(0.5), bucket.spend()
+    ([True, False], None, None, True)
+    """
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self) -> None:
+        self._tokens = 1.0
+
+    def earn(self, share: float) -> None:
+        """A call was made."""
+        self._tokens = min(_SAVED_TOKENS, self._tokens + share)
+
+    def spend(self) -> bool:
+        """Whether an extra call may be made; if so, it is paid for."""
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Latency:
+    """How long a shard's calls take, of which the latest count.
+
+    >>> latency = Latency()
+    >>> for ms in range(100):
+    ...     latency.add(ms / 1000)
+    >>> latency.slow_s
+    0.095
+    """
+
+    __slots__ = ("_latest", "_slow_s", "_unsorted")
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque(maxlen=_SAMPLES)
+        self._slow_s: float | None = None
+        self._unsorted = 0
+
+    def add(self, seconds: float) -> None:
+        """A call took so long."""
+        self._latest.append(seconds)
+        self._unsorted += 1
+
+    @property
+    def slow_s(self) -> float | None:
+        """What 95 % of the calls take less than; None while too few were made. Looked at anew every 16 calls."""
+        if len(self._latest) >= _SAMPLES_AT_LEAST and (self._slow_s is None or self._unsorted >= 16):
+            self._slow_s = sorted(self._latest)[int(_SLOW * len(self._latest))]
+            self._unsorted = 0
+        return self._slow_s
+
+
+class _Circuit:
+    """Whether a replica is worth asking: after a death it is left alone for a while, then tried with one call."""
+
+    __slots__ = ("_closed_until", "_failures")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._closed_until = 0.0
+
+    def conducts(self, now: float) -> bool:
+        return now >= self._closed_until
+
+    def try_out(self, now: float) -> None:
+        """A call is made; if the replica was dead when last asked, it is the only one until it ends."""
+        if self._failures:
+            self._closed_until = now + min(_CLOSED_MOST_S, _CLOSED_S * 2 ** (self._failures - 1))
+
+    def died(self, now: float) -> None:
+        self._failures += 1
+        self.try_out(now)
+
+    def answered(self) -> None:
+        self._failures, self._closed_until = 0, 0.0
+
+
+class Replicas:
+    """The copies of one shard; a call goes to the copy with the fewest calls outstanding, the first among equals.
+
+    Args:
+        transports: The ways to them.
+        clock: Source of time.
+
+    Attributes:
+        weight: How much data the shard says that it holds; None before its first answer.
+        epoch: Number of the last change in its latest answer.
+        counters: What became of its calls.
+    """
+
+    def __init__(self, transports: Sequence[Transport], *, clock: Clock = MONOTONIC) -> None:
+        self.transports = tuple(transports)
+        self.weight: float | None = None
+        self.epoch = 0
+        self.counters = ReplicaCounters()
+        self._clock = clock
+        self._outstanding = [0] * len(transports)
+        self._circuits = [_Circuit() for _ in transports]
+        self._latency = Latency()
+        self._hedges, self._retries = Bucket(), Bucket()
+
+    def take(self, but: Collection[int] = ()) -> int:
+        """Index of the copy for the next call, which counts as outstanding until `give_back`.
+
+        Args:
+            but: Copies that will not do; not all of them.
+        """
+        now = self._clock.now()
+        copies = [c for c in range(len(self.transports)) if c not in but]
+        alive = [c for c in copies if self._circuits[c].conducts(now)]
+        index = min(alive or copies, key=self._outstanding.__getitem__)
+        self._circuits[index].try_out(now)
+        self._outstanding[index] += 1
+        return index
+
+    def give_back(self, index: int) -> None:
+        """The call at copy `index` has ended."""
+        self._outstanding[index] -= 1
+
+    @property
+    def outstanding(self) -> int:
+        """Calls and streams that have not ended."""
+        return sum(self._outstanding)
+
+    async def call(self, method: Method, args: Sequence[Any], scope: Scope, policy: Policy = ONCE) -> Answer:
+        """Run a method on one copy, or, as far as the policy goes, on a second one.
+
+        Raises:
+            StageDied: The copy died, and a second one too or there was none to try.
+            HeadraceError: Whatever the method raised.
+        """
+        self.counters.calls += 1
+        if not policy.idempotent or len(self.transports) == 1:
+            return await self._attempt(self.take(), method, args, scope)
+        self._hedges.earn(policy.hedged)
+        self._retries.earn(_RETRIED)
+        return await self._race(method, args, scope, policy)
+
+    async def _race(self, method: Method, args: Sequence[Any], scope: Scope, policy: Policy) -> Answer:
+        """The first answer of one copy, and of a second one when that is slow or dead."""
+        used: list[int] = []
+        running: list[asyncio.Task[Answer]] = []
+
+        def begin() -> asyncio.Task[Answer]:
+            used.append(self.take(used))
+            task = asyncio.create_task(self._attempt(used[-1], method, args, scope))
+            task.add_done_callback(_looked_at)
+            running.append(task)
+            return task
+
+        begin()
+        hedge: asyncio.Task[Answer] | None = None
+        slow_s = self._latency.slow_s if policy.hedged else None
+        try:
+            while True:
+                done, _ = await asyncio.wait(running, timeout=slow_s, return_when=asyncio.FIRST_COMPLETED)
+                slow_s = None
+                if not done and self._hedges.spend():
+                    self.counters.hedged += 1
+                    hedge = begin()
+                for task in done:
+                    if (failure := task.exception()) is None:
+                        self.counters.hedges_won += task is hedge
+                        return task.result()
+                    running.remove(task)
+                    if not isinstance(failure, StageDied):
+                        raise failure
+                    if running:
+                        continue  # the other one may answer
+                    if len(used) > 1 or not self._retries.spend():
+                        raise failure
+                    self.counters.retried += 1
+                    begin()
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _attempt(self, copy: int, method: Method, args: Sequence[Any], scope: Scope) -> Answer:
+        began = self._clock.now()
+        try:
+            answer = await self.transports[copy].call(method, args, scope)
+        except StageDied:
+            self.counters.died += 1
+            self._circuits[copy].died(self._clock.now())
+            raise
+        finally:
+            self.give_back(copy)
+        self._circuits[copy].answered()
+        self._latency.add(self._clock.now() - began)
+        self.weight, self.epoch = answer.weight, answer.epoch
+        return answer
+
+
+def _looked_at(task: asyncio.Task[Answer]) -> None:
+    """A loser's failure is nobody's concern."""
+    if not task.cancelled():
+        task.exception()
