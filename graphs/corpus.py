@@ -14,6 +14,7 @@ from engine.errors import InvalidInput
 from engine.graph import Graph, graph
 from engine.step import step
 from graphs.parts import Parts
+from operators.chunking import Chunker
 from operators.corpus.merge import (
     cut_chunks,
     cut_documents,
@@ -144,6 +145,7 @@ def change_chunk(parts: Parts) -> Graph[[str, str], bool]:
     """Gives a chunk another text, which is embedded; False when there is no such chunk."""
     which, prepare, edit, vector = step(listing_of_chunk), step(to_embed), step(edit_of), step(vector_of)
     find = parts.shards.gather(Shard.chunks, merge_chunks, name="find")
+    count = parts.chunker.step(Chunker.count)
     embed = parts.embedder.step(Embedder.embed_documents)
     change = parts.shards.gather(Shard.change_chunk, any, split=edit_by_shard).when(is_there, otherwise=False)
     nothing = KnownVectors([], np.zeros((0, 0), np.float32))
@@ -152,7 +154,8 @@ def change_chunk(parts: Parts) -> Graph[[str, str], bool]:
     def change_chunk(chunk_id: str, text: str) -> bool:
         """Changes the text of a chunk."""
         found = find(which(chunk_id))
-        return change(edit(found, text), vector(embed(prepare(found, text), nothing)))
+        embedded = embed(count(prepare(found, text)), nothing)
+        return change(edit(found, embedded), vector(embedded))
 
     return change_chunk
 

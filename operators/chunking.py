@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from operators.chunk import ChunkConfig, chunk_document
 from operators.measure import CharacterMeasure, Measure
-from operators.messages import ChunkedDocument, Document
+from operators.messages import Chunk, ChunkedDocument, Document
 from operators.models.embedder import EmbedderConfig, token_measure
 from operators.models.model_files import model_folder
 from operators.models.token_measure import TokenMeasure
@@ -48,6 +50,20 @@ class Chunker:
     def _cut(self, documents: list[Document]) -> list[ChunkedDocument]:
         return [chunk_document(d, self._config, self._measure, tokens=self._tokens) for d in documents]
 
+    async def count(self, documents: list[ChunkedDocument]) -> list[ChunkedDocument]:
+        """The documents with the tokens of each chunk, counted in its own text; as they are if nothing can count."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._counted, documents)
+
+    def _counted(self, documents: list[ChunkedDocument]) -> list[ChunkedDocument]:
+        counter = self._measure if self._measure.unit == "tokens" else self._tokens
+        if counter is None:
+            return documents
+        return [ChunkedDocument(d.document, tuple(_counted(chunk, counter) for chunk in d.chunks)) for d in documents]
+
     async def aclose(self) -> None:
         """Stop the worker."""
         await asyncio.to_thread(self._worker.shutdown)
+
+
+def _counted(chunk: Chunk, counter: Measure) -> Chunk:
+    return msgspec.structs.replace(chunk, tokens=counter.ruler(chunk.text).length(0, len(chunk.text)))

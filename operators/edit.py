@@ -40,9 +40,10 @@ def to_embed(found: ChunkPage, text: str) -> list[ChunkedDocument]:
     ]
 
 
-def edit_of(found: ChunkPage, text: str) -> Edit:
+def edit_of(found: ChunkPage, embedded: list[EmbeddedDocument]) -> Edit:
     """What is to be written, with the version that was read: a change in between is noticed."""
-    return next((Edit(c.chunk_id, c.version, text) for c in found.chunks), Edit("", 0, text))
+    pairs = zip(found.chunks, embedded, strict=True)
+    return next((Edit(c.chunk_id, c.version, e.chunks[0].text, e.chunks[0].tokens) for c, e in pairs), Edit("", 0, ""))
 
 
 def vector_of(embedded: list[EmbeddedDocument]) -> np.ndarray:

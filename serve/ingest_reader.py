@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine.errors import InvalidInput
+from operators.corpus.content import check
 from operators.messages import Document, Skipped
 from operators.read import Source, find_sources, read_documents
 
@@ -68,7 +70,8 @@ def find(paths: Sequence[Path]) -> Found:
     """
     found = list(find_sources(paths))
     sources = [one for one in found if isinstance(one, Source)]
-    return Found(sources, [one for one in found if isinstance(one, Skipped)], sum(map(_size_bytes, sources)))
+    skipped = [Skipped(_printable(one.path), one.reason) for one in found if isinstance(one, Skipped)]
+    return Found(sources, skipped, sum(map(_size_bytes, sources)))
 
 
 def read_batches(sources: Iterable[Source], tenancy: Tenancy) -> Iterator[Batch]:
@@ -155,12 +158,30 @@ class _Position:
 
 
 def _read(source: Source) -> Iterator[Document | Skipped]:
-    """What is in a source; a defect in reading it is told like any other reason why it cannot be read."""
+    """What is in a source and can be stored; a defect in reading it is told like any other reason why it cannot be."""
+    if (path := _printable(source.path)) != source.path:
+        yield Skipped(path, "its name is not in UTF-8; rename it")
+        return
     try:
-        yield from read_documents(source)
+        yield from map(_storable, read_documents(source))
     except Exception as error:  # noqa: BLE001 - the supervisor boundary: recorded as this file's row in the report
         reason = f"reading it failed ({type(error).__name__}: {error}); save it in another format, and report this"
         yield Skipped(source.path, reason)
+
+
+def _storable(read: Document | Skipped) -> Document | Skipped:
+    """What was read; a document that the corpus would refuse, and with it the others of its batch, as such."""
+    if isinstance(read, Document):
+        try:
+            check(read)
+        except InvalidInput as error:
+            return Skipped(read.source or read.id, f"it was refused: {error.message}")
+    return read
+
+
+def _printable(path: str) -> str:
+    """The path with the bytes of its name that are no UTF-8, which Python keeps as lone surrogates, written out."""
+    return path.encode(errors="backslashreplace").decode()
 
 
 def _size_bytes(source: Source) -> int:

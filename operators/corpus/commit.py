@@ -16,6 +16,7 @@ from operators.corpus.changes import Changes
 from operators.corpus.store import Store
 
 _Result = TypeVar("_Result")
+_Outcome = tuple[Any, BaseException | None]  # what a write returned, or how it failed
 _AT_ONCE = 64  # writes of one transaction
 
 
@@ -70,22 +71,21 @@ class GroupCommit:
         writes = [w for w in writes if w.done.set_running_or_notify_cancel()]
         if not writes:
             return
+        outcomes: list[_Outcome] = [(None, None)] * len(writes)
         try:
             with storage_errors("the change is not stored"):
                 outcomes = self._transaction(writes)
             with storage_errors("the change is stored and its index will follow when there is room"):
                 self._follow()
         except BaseException as error:  # noqa: BLE001 - handed to the callers, who wait for it
-            for write in writes:
-                write.done.set_exception(error)
-            return
+            outcomes = [(None, failure or error) for _, failure in outcomes]
         for write, (value, failure) in zip(writes, outcomes, strict=True):
             if failure is None:
                 write.done.set_result(value)
             else:
                 write.done.set_exception(failure)
 
-    def _transaction(self, writes: list[_Write]) -> list[tuple[Any, BaseException | None]]:
+    def _transaction(self, writes: list[_Write]) -> list[_Outcome]:
         db = self._store.db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -97,19 +97,25 @@ class GroupCommit:
             raise
         return outcomes
 
-    def _carry_out(self, write: _Write) -> tuple[Any, BaseException | None]:
+    def _carry_out(self, write: _Write) -> _Outcome:
         db = self._store.db
         db.execute("SAVEPOINT one")
         try:
             value = write.work(Changes(self._store, write.identity))
-        except sqlite3.OperationalError:  # the disk's, so it is everybody's
-            raise
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, who waits for it
+        except BaseException as error:
+            if _is_the_disks(error):  # so it is everybody's
+                raise
             db.execute("ROLLBACK TO one")
             db.execute("RELEASE one")
             return None, error
         db.execute("RELEASE one")
         return value, None
+
+
+def _is_the_disks(error: BaseException) -> bool:
+    """Whether SQLite failed to read or write, and it was not one statement, as when a function in a filter fails."""
+    own = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+    return isinstance(error, sqlite3.OperationalError) and not own
 
 
 @contextmanager

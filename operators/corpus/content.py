@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from engine.errors import InvalidInput
 from operators.messages import Chunk, Document, EmbeddedDocument, Metadata
 
 MAX_ID_BYTES = 4096
+MAX_NESTING = 100  # of metadata: whoever reads a deeper one may run out of stack
+MAX_LENGTH = 1e18  # of a vector: sums of squares of two, and of their difference, are far from where float32 ends
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, and not a backslash followed by u0000
 
 
@@ -82,14 +85,31 @@ def check_metadata(document_id: str, metadata: Metadata) -> None:
     """Refuses metadata that cannot be stored.
 
     Raises:
-        InvalidInput: It is not JSON, or a text in it is not Unicode or holds a NUL, at which the database would end it.
+        InvalidInput: It is not JSON, is nested too deeply, or holds a number that no double can; or a text in it is not
+            Unicode, or holds a NUL, at which the database would end it.
     """
     try:
         encoded = msgspec.json.encode(metadata)
-    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        _check_values(msgspec.json.decode(encoded), MAX_NESTING)
+    except (TypeError, ValueError, RecursionError) as error:  # a ValueError: no Unicode, or thousands of digits
         raise InvalidInput(f"document {document_id!r}: metadata must be JSON values: {error}") from error
     if _NUL.search(encoded):
         raise InvalidInput(f"document {document_id!r}: a text in the metadata holds a NUL character; remove it")
+
+
+def _check_values(value: Any, levels: int) -> None:
+    """Refuses what every filter that looks at it later would fail on.
+
+    Raises:
+        ValueError: The value is no number of the database's, or has more levels than these.
+    """
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("a number is beyond 1.8e308")
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"they are nested in more than {MAX_NESTING} levels")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_values(part, levels - 1)
 
 
 def prepared(embedded: EmbeddedDocument, *, dimension: int, measure: str) -> EmbeddedDocument:
@@ -110,15 +130,26 @@ def prepared(embedded: EmbeddedDocument, *, dimension: int, measure: str) -> Emb
             f"document {document.id!r}: vectors have shape {embedded.vectors.shape}; "
             f"{len(chunks)} chunks of {dimension} dimensions were expected"
         )
-    finite = np.isfinite(vectors).all(axis=1) | np.isnan(vectors).all(axis=1)
-    if not finite.all():
-        raise InvalidInput(f"document {document.id!r}: the vector of chunk {int(finite.argmin())} is not finite")
+    fit = comparable(vectors, measure) | np.isnan(vectors).all(axis=1)
+    if not fit.all():
+        misfit = int(fit.argmin())
+        fault = f"longer than {MAX_LENGTH:g}" if np.isfinite(vectors[misfit]).all() else "not finite"
+        raise InvalidInput(f"document {document.id!r}: the vector of chunk {misfit} is {fault}")
     for chunk in chunks:
         if document.text[chunk.start : chunk.end] != chunk.text:
             raise InvalidInput(
                 f"document {document.id!r}: chunk {chunk.ordinal} is not the text from {chunk.start} to {chunk.end}"
             )
     return EmbeddedDocument(document, chunks, normalised(vectors) if measure == "cosine" else vectors)
+
+
+def comparable(vectors: np.ndarray[Any, Any], measure: str) -> np.ndarray[Any, Any]:
+    """Which rows can be compared by a measure, so that each score is a number: bool[N], or one for a single vector.
+
+    They are finite, and not longer than `MAX_LENGTH` unless the measure makes them unit length.
+    """
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1)
+    return np.asarray(lengths < (np.inf if measure == "cosine" else MAX_LENGTH))
 
 
 def normalised(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -100,12 +100,12 @@ class Indexes:
                 self.lexical.refresh()
 
     def _follow_dense(self, store: Store) -> None:
-        if self.dense.seq < feed.floor(store):
+        removed = feed.removed_keys(store, self.dense.seq)
+        if self.dense.seq < feed.floor(store):  # asked afterwards: the writer elsewhere may have just forgotten some
             self.dense.clear()
-        since = self.dense.seq
-        if since:  # an empty index has nothing to lose
-            self.dense.remove(feed.removed_keys(store, since))
-        for keys, vectors in feed.changed_vectors(store, since):
+        elif self.dense.seq:  # an empty index has nothing to lose
+            self.dense.remove(removed)
+        for keys, vectors in feed.changed_vectors(store, self.dense.seq):
             self.dense.add(keys, vectors)
 
     def _follow_lexical(self, store: Store) -> None:

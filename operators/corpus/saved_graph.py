@@ -72,13 +72,14 @@ def load_graph(folder: Path, config: CorpusConfig) -> tuple[Graph, int, str]:
     description = folder / _DESCRIPTION
     if not description.exists():
         return Graph(config), 0, ""
+    raw = b""
     try:
         raw = description.read_bytes()
         saved = msgspec.json.decode(raw, type=_Saved)
         return _load(folder / saved.file, saved, config), saved.seq, ""
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError is hnswlib's, msgspec's is a ValueError
-        if isinstance(error, FileNotFoundError) and description.read_bytes() != raw:
-            return load_graph(folder, config)  # the shard's writer has saved meanwhile
+        if raw and description.read_bytes() != raw:
+            return load_graph(folder, config)  # the shard's writer has saved meanwhile, and removed that file
         return Graph(config), 0, f"the saved dense index cannot be used ({error})"
 
 

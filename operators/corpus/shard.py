@@ -15,7 +15,7 @@ from engine.errors import AccessDenied, InvalidInput
 from engine.scope import Scope
 from operators.corpus.changes import Changes
 from operators.corpus.commit import GroupCommit, storage_errors
-from operators.corpus.content import check_metadata, normalised, prepared
+from operators.corpus.content import MAX_LENGTH, check_metadata, comparable, normalised, prepared
 from operators.corpus.files import WriterLock
 from operators.corpus.filter_sql import compile_filter
 from operators.corpus.manifest import Corpus, open_corpus, renew
@@ -144,8 +144,11 @@ class Shard(ShardReader):
             AccessDenied: The document belongs to someone else.
         """
         row = np.asarray(vector, np.float32).reshape(-1)
-        if row.shape != (self._config.dimension,) or not np.isfinite(row).all():
-            raise InvalidInput(f"chunk {edit.chunk_id!r}: expected a vector of {self._config.dimension} finite numbers")
+        if row.shape != (self._config.dimension,) or not comparable(row, self._config.measure):
+            raise InvalidInput(
+                f"chunk {edit.chunk_id!r}: expected a vector of {self._config.dimension} finite numbers"
+                f", no longer than {MAX_LENGTH:g}"
+            )
         row = normalised(row) if self._config.measure == "cosine" else row
         return await self._write(lambda changes: changes.change_chunk(edit, row))
 

@@ -113,12 +113,6 @@ class Store:
         rows = self.db.execute(f"SELECT key, vector FROM vectors WHERE key {IN_LIST}", (as_list(keys),)).fetchall()
         return np.array([key for key, _ in rows], np.int64), as_matrix([vector for _, vector in rows])
 
-    def every_vector(self, batch: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """All keys int64[N] and vectors float32[N, D], N up to `batch`, by ascending key."""
-        rows = self.db.execute("SELECT key, vector FROM vectors ORDER BY key")
-        while found := rows.fetchmany(batch):
-            yield np.array([key for key, _ in found], np.int64), as_matrix([vector for _, vector in found])
-
     def chunks(self, keys: np.ndarray, visible: Condition) -> dict[int, StoredChunk]:
         """The chunks that are there and may be seen, by key."""
         rows = self.db.execute(

@@ -124,7 +124,7 @@ class VectorTable:
         found = np.full(len(keys), -1)
         if len(places.keys):
             rows = places.rows[np.minimum(np.searchsorted(places.keys, keys), len(places.keys) - 1)]
-            there = self._keys[rows] == keys  # so it is not dead, either
+            there = (self._keys[rows] == keys) & (keys >= 0)  # so it is not dead, either: dead rows have the key -1
             found[there] = rows[there]
         if places.recent:
             others = np.flatnonzero(found < 0)

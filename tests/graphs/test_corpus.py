@@ -96,6 +96,13 @@ async def test_a_chunk_changes_and_its_document_can_be_brought_back(corpus):
     assert await corpus(care.change_chunk, "mill#0", "Its owner is Zacharias Quast.")
     results = await corpus(search, Question("Zacharias Quast"))
     assert (results.passages[0].document_id, results.passages[0].edited) == ("mill", True)
+    (chunk,) = (await corpus(care.chunks, Listing(scope_prefix="mill"))).chunks
+    (whole,) = (await corpus(care.documents, Listing(scope_prefix="mill"))).documents
+    twin = Document(id="twin", title="", text="Its owner is Zacharias Quast.")
+    await corpus(ingest, [twin])
+    (same,) = (await corpus(care.chunks, Listing(scope_prefix="twin"))).chunks
+    assert (chunk.text, chunk.tokens, whole.tokens) == (same.text, same.tokens, same.tokens)
+    await corpus(care.delete, ["twin"])
     assert not await corpus(care.change_chunk, "mill#9", "x")
     for wrong, text in (("mill", "x"), ("mill#0", "  ")):
         with pytest.raises(InvalidInput):

@@ -63,7 +63,7 @@ def test_a_document_that_is_refused_is_a_row_and_the_others_of_its_batch_are_ing
         file.write(json.dumps({"_id": "last", "text": "A good document after bad ones."}) + "\n")
     report = run(files, tmp_path / "corpus")
     assert report.added == 6
-    assert [row.path.rpartition(":")[2] for row in report.skipped] == ["7", "6"]
+    assert [row.path.rpartition(":")[2] for row in report.skipped] == ["6", "7"]
     reasons = {row.path.rpartition(":")[2]: row.reason for row in report.skipped}
     assert "'d3' came before" in reasons["7"]
     assert "expected 1 to 4096 bytes" in reasons["6"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +111,37 @@ def test_a_file_that_vanishes_is_a_row(tmp_path):
     assert batch.skipped[0].path == str(tmp_path / "a.txt")
     assert "still there" in batch.skipped[0].reason
     assert batch.sources == 2
+
+
+def test_names_that_are_no_unicode_are_rows_that_can_be_printed(tmp_path):
+    folder = os.fsencode(tmp_path)
+    for name in (b"caf\xe9.txt", b"good.txt", b"\xff/corpus.jsonl"):
+        os.makedirs(os.path.dirname(folder + b"/" + name), exist_ok=True)
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(b'{"_id": "d", "text": "text"}')
+    os.symlink(folder, folder + b"/\xe9")
+    found = find([tmp_path])
+    (batch,) = read(found)
+    assert [d.source for d in batch.documents] == [str(tmp_path / "good.txt")]
+    assert batch.sources == 3
+    rows = [*found.skipped, *batch.skipped]
+    assert sorted(row.path for row in rows) == [
+        rf"{tmp_path}/\udce9",
+        rf"{tmp_path}/\udcff/corpus.jsonl",
+        rf"{tmp_path}/caf\udce9.txt",
+    ]
+    assert [row.reason for row in batch.skipped] == ["its name is not in UTF-8; rename it"] * 2
+    assert msgspec.json.encode(rows)
+
+
+def test_a_document_that_no_corpus_takes_is_a_row_before_anything_is_done_with_it(tmp_path):
+    lines = [{"_id": "x" * 5000, "text": "t"}, {"_id": "nul", "text": "t", "a": "\0"}, {"_id": "good", "text": "t"}]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (batch,) = read(find([tmp_path]))
+    assert [d.id for d in batch.documents] == ["good"]
+    assert [row.path.rpartition("/")[2] for row in batch.skipped] == ["corpus.jsonl:1", "corpus.jsonl:2"]
+    assert "expected 1 to 4096 bytes" in batch.skipped[0].reason
+    assert "holds a NUL character" in batch.skipped[1].reason
 
 
 def test_a_reader_that_crashes_costs_one_file(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from engine.errors import InvalidInput, StorageError
 from engine.scope import Identity, Scope, entered
 from operators.corpus.changes import Changes
 from operators.corpus.commit import GroupCommit
+from operators.corpus.filter_sql import Condition
 from operators.corpus.listing import list_documents
 from operators.corpus.store import Store
 from operators.messages import Listing
@@ -127,3 +128,39 @@ async def test_a_disk_that_refuses_is_told_and_does_not_end_the_writer(
     following.failure = None
     await commits.submit(lambda c: c.write([make("b", "x")], ""))
     assert ids(store) == ["a", "b"]
+
+
+async def test_a_statement_that_cannot_be_run_leaves_its_neighbours_alone(store, commits, make) -> None:
+    def broken(changes: Changes) -> None:
+        changes.write([make("half", "x")], "")
+        changes.delete_where(Condition("json_same(d.id, 'no JSON')", []))
+
+    held_task, free = held(commits)
+    await asyncio.sleep(0)
+    bad = asyncio.ensure_future(commits.submit(broken))
+    good = asyncio.ensure_future(commits.submit(lambda c: c.write([make("a", "x")], "")))
+    await asyncio.sleep(0)
+    free.set()
+    await held_task
+    with pytest.raises(sqlite3.OperationalError, match="user-defined function raised exception"):
+        await bad
+    await good
+    assert ids(store) == ["a"]
+
+
+async def test_a_write_that_was_refused_is_never_told_that_it_is_stored(store, commits, following, make) -> None:
+    def refused(_: Changes) -> None:
+        raise InvalidInput("no")
+
+    held_task, free = held(commits)
+    await asyncio.sleep(0)
+    following.failure = OSError(28, "No space left")
+    bad = asyncio.ensure_future(commits.submit(refused))
+    good = asyncio.ensure_future(commits.submit(lambda c: c.write([make("a", "x")], "")))
+    await asyncio.sleep(0)
+    free.set()
+    await held_task
+    with pytest.raises(InvalidInput, match="no"):
+        await bad
+    with pytest.raises(StorageError, match="the change is stored"):
+        await good

@@ -305,3 +305,12 @@ def test_anserinis_analyzer_can_be_chosen(tmp_path: Path) -> None:
     texts = Texts(tmp_path, CorpusConfig(embedder="test", dimension=2, analyzer="anserini-english"))
     assert texts.index.terms("The foxes' running, Café 北京") == {"fox": 1, "run": 1, "café": 1, "北": 1, "京": 1}
     texts.index.close()
+
+
+def test_a_chunk_that_is_put_twice_before_a_refresh_passes_a_small_filter(texts: Texts) -> None:
+    texts.index._writer.getConfig().setMergePolicy(texts.index._lucene("index.NoMergePolicy").INSTANCE)
+    for _ in range(2):  # as when following failed half way and was repeated, and the segment is too large to be merged
+        for key in range(9):
+            texts.index.add(f"document {key}", [key], [""], ["fox"])
+    texts.index.refresh()
+    assert [list(texts.search("fox", allowed=[key])) for key in range(9)] == [[key] for key in range(9)]

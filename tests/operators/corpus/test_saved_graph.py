@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from operators.corpus import saved_graph
+from operators.corpus import graph, saved_graph
 from operators.corpus.hnsw import DenseIndex
 from operators.corpus.manifest import CorpusConfig
 
@@ -155,18 +155,23 @@ def test_a_graph_of_another_corpus_is_noticed(tmp_path: Path, options: dict):
     assert len(again.search(np.ones(dimension, np.float32), 5).keys) == 3
 
 
-def test_whoever_opens_while_the_writer_saves_gets_one_of_the_two(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize(("module", "read"), [(saved_graph, "_load"), (saved_graph, "_checksum"), (graph, "_vectors")])
+def test_whoever_opens_while_the_writer_saves_gets_one_of_the_two(tmp_path: Path, monkeypatch, module, read: str):
     index = saved(tmp_path)
-    load = saved_graph._load
+    index.add(np.array([77]), rows(1))
+    index.seq = 4
+    original = getattr(module, read)
 
-    def load_later(*arguments):
-        monkeypatch.setattr(saved_graph, "_load", load)
-        index.add(np.array([77]), rows(1))
-        index.seq = 4
+    def between(*arguments):
+        monkeypatch.setattr(module, read, original)
+        if read == "_vectors":  # after it hnswlib opens the file, and says of one that is gone only that it cannot
+            vectors = original(*arguments)
+            index.save()
+            return vectors
         index.save()
-        return load(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(saved_graph, "_load", load_later)
+    monkeypatch.setattr(module, read, between)
     again = DenseIndex(tmp_path, config())
     assert (again.note, again.seq, len(again)) == ("", 4, 21)
 

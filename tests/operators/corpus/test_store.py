@@ -38,8 +38,6 @@ def test_vectors_come_back_bit_for_bit(store: Store, make) -> None:
     found, vectors = store.vectors(keys(("a", 1), ("a", 0), ("gone", 0)))
     rows = dict(zip(found.tolist(), vectors, strict=True))
     assert [rows[k].tolist() for k in keys(("a", 0), ("a", 1))] == document.vectors.tolist()
-    every = list(store.every_vector(batch=1))
-    assert [k.tolist() for k, _ in every] == [[k] for k in sorted(keys(("a", 0), ("a", 1)).tolist())]
 
 
 def test_two_connections_see_each_others_commits(tmp_path: Path, store: Store, make) -> None:

@@ -33,6 +33,16 @@ def test_a_replaced_vector_leaves_a_dead_row():
     assert first(table.vectors(keys(3, 2))) == [71, 90]
 
 
+def test_a_negative_key_is_nobodys_not_even_a_dead_rows():
+    table = VectorTable(D)
+    table.put(np.arange(2000), np.ones((2000, D), np.float32))
+    table.reserve(1)  # sorts the keys
+    table.put(keys(0), numbers(1))  # its old row, the first of the sorted, is dead now
+    assert table.rows_of(keys(-1)).tolist() == []
+    assert table.drop(keys(-1, -1)).tolist() == []
+    assert (len(table), table.dead) == (2000, 1)
+
+
 def test_an_empty_table_holds_nothing():
     table = VectorTable(D)
     table.put(keys(), numbers())
