@@ -56,6 +56,11 @@ class Session:
         self._pools.update(zip(missing, cast("list[Pool]", opened), strict=True))
         return Running(graph, self._pools)
 
+    @property
+    def pools(self) -> list[Pool]:
+        """The started stages."""
+        return list(self._pools.values())
+
     async def aclose(self) -> None:
         """End every stage."""
         pools, self._pools = self._pools, {}

@@ -28,6 +28,7 @@ from serve.ingest_job import IngestJob
 from serve.ingest_reader import Tenancy
 from serve.options import Asking, Person, acting, asking, shared, told
 from serve.query_job import answer_queries
+from serve.serve_command import serve
 from serve.settings import corpus_directory, read_configuration
 
 
@@ -59,19 +60,24 @@ def ingest(
     """Add files and folders to a corpus; what it already holds is not embedded again.
 
     A folder in BEIR layout (corpus.jsonl) becomes one document a line under its _id. Stopped or killed, run it again:
-    it goes on where it ended.
+    it goes on where it ended. With --engine ray the machines of the Ray cluster read, cut and embed.
     """
     tenancy = Tenancy(owner, tuple(dict.fromkeys(collections)))
-    if engine == "ray":
-        raise InvalidInput("ingest runs on this machine only so far; leave --engine ray out")
     with terminal.ingest_bar() as tell:
-        job = IngestJob(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
+        kind = _ray_job() if engine == "ray" else IngestJob
+        job = kind(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
         report = asyncio.run(job.run())
     terminal.print_skipped(report.skipped)
     if as_json:
         terminal.print_json(report)
     else:
         terminal.print_ingest_report(report)
+
+
+def _ray_job() -> type[IngestJob]:
+    from serve.ray_ingest import RayIngestJob  # noqa: PLC0415 - one process needs no Ray
+
+    return RayIngestJob
 
 
 @main.command()
@@ -192,7 +198,7 @@ def explain(graph: str, corpus: str | None, config: str | None, engine: str, *, 
     click.echo(drawn.dot() if dot else drawn.explain())
 
 
-for _command in (*DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
+for _command in (serve, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
     main.add_command(_command)
 
 

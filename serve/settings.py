@@ -25,6 +25,7 @@ from operators.models.llamacpp import LlamaCppConfig
 from operators.models.openai_compatible import OpenAIConfig
 from operators.models.vllm_engine import VllmConfig
 from operators.prompt import PromptConfig, load_template
+from serve.gateway.config import GatewayConfig
 
 GENERATORS: dict[str, type[GeneratorConfig]] = {
     "extractive": ExtractConfig,
@@ -56,6 +57,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reranker: CrossEncoderConfig | None = None
     generator: dict[str, Any] = msgspec.field(default_factory=dict)  # "kind" and that kind's own keys
     gpus: float = 0.0
+    serve: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
 
     def profile(self, corpus: Corpus) -> Profile:
         """What the graphs run on, over `corpus`.

@@ -121,5 +121,3 @@ async def test_when_a_shards_process_dies_the_others_answer_and_say_what_is_miss
         assert held not in {passage.document_id for passage in less.sources}
     asks_for_more = search(Profile(open_corpus(folder)))
     assert "75% will do, else fail" in asks_for_more.explain()
-
-

@@ -1,0 +1,1 @@
+"""Graphs over HTTP: JSON and server-sent events, with deadlines, admission and resumption."""

@@ -1,0 +1,364 @@
+"""The gateway: graphs behind HTTP, in one event loop.
+
+::
+
+    POST /v1/graphs/NAME        run a graph: one JSON object, or server-sent events
+    GET  /v1/graphs             what there is, and each graph's picture (JSON; /NAME.mmd, /NAME.svg)
+    GET  /v1/streams            an interrupted stream, from Last-Event-ID on
+    GET  /health /ready         whether the process lives; whether its graphs have started
+    GET  /metrics /openapi.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from engine.edges import show
+from engine.errors import Cancelled, HeadraceError, InvalidInput, StageDied
+from engine.explain import explain
+from engine.graph import Graph
+from engine.picture import mermaid, svg
+from engine.run import EngineName, Running, Session
+from engine.scope import Priority, Scope
+from engine.stream import Stream
+from engine.supervise import as_step_failure
+from operators.partial import partial_of
+from serve.gateway.admission import Admission
+from serve.gateway.asked import Asked, Body
+from serve.gateway.config import GatewayConfig
+from serve.gateway.frames import encode_json
+from serve.gateway.metrics import Metrics
+from serve.gateway.openapi import openapi
+from serve.gateway.problems import Refused, body_of, retry_after, status_of
+from serve.gateway.streams import Events, LiveStream, LiveStreams, unless_gone
+
+_log = logging.getLogger("headrace")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TIMEOUT = "x-request-timeout-seconds"
+
+Answering = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A graph and how it is asked over HTTP."""
+
+    graph: Graph[..., Any]
+    body: Body
+
+
+class _Counted(AsyncIterator[Any]):
+    """A stream, its items counted and the first one's time noted."""
+
+    def __init__(self, source: Stream[Any]) -> None:
+        self._source = source
+        self.items = 0
+        self.first: float | None = None  # monotonic time
+
+    async def __anext__(self) -> Any:
+        item = await anext(self._source)
+        self.first = self.first or time.monotonic()
+        self.items += 1
+        return item
+
+    async def aclose(self) -> None:
+        """Stops whoever produces the items."""
+        await self._source.aclose()
+
+
+class Gateway:
+    """Serves graphs; `app` is the ASGI application.
+
+    Args:
+        graphs: What to serve, by their names.
+        config: Limits.
+        engine: Where stages run.
+
+    Raises:
+        GraphError: A graph cannot be asked in JSON.
+    """
+
+    def __init__(
+        self, graphs: Sequence[Graph[..., Any]], config: GatewayConfig | None = None, *, engine: EngineName = "local"
+    ) -> None:
+        self.config = config or GatewayConfig()
+        self._served = {graph.name: _Served(graph, Body(graph)) for graph in graphs}
+        self._running: dict[str, Running[..., Any]] = {}
+        self._session = Session(engine)
+        self._admission = Admission(self.config.active, self.config.waiting)
+        self._streams = LiveStreams(self.config)
+        self._metrics = Metrics(self._admission, lambda: self._session.pools)
+        self.app = Starlette(
+            routes=[
+                Route("/v1/graphs", self._told(self._list)),
+                Route("/v1/graphs/{name}", self._told(self._run), methods=["POST"]),
+                Route("/v1/graphs/{name}", self._told(self._picture), methods=["GET"]),
+                Route("/v1/streams", self._told(self._resume)),
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+                Route("/metrics", self._show_metrics),
+                Route("/openapi.json", self._openapi),
+            ],
+            exception_handlers={HTTPException: _refused_by_http},
+        )
+
+    async def start(self) -> None:
+        """Starts the stages; until it returns, graphs answer that they are not ready.
+
+        Raises:
+            HeadraceError: One could not be started.
+        """
+        for name, served in self._served.items():
+            self._running[name] = await self._session.start(served.graph)
+
+    async def aclose(self) -> None:
+        """Gives up every stream and ends the stages."""
+        self._running = {}
+        await self._streams.aclose()
+        await self._session.aclose()
+
+    # Running a graph
+
+    async def _run(self, request: Request) -> Response:
+        if last := request.headers.get("last-event-id"):
+            return self._events_after(last)
+        name = request.path_params["name"]
+        if (served := self._served.get(name)) is None:
+            raise Refused(404, f"there is no graph {name!r}; there are {', '.join(self._served)}")
+        asked = served.body.read(await self._read(request))
+        if (running := self._running.get(name)) is None:
+            raise StageDied("the graphs are being started; come back shortly")
+        scope = self._scope(request, asked)
+        if _wants_events(request, asked, streams=served.body.streams):
+            return await self._stream(request, name, running, asked, scope)
+        work = self._answer(name, running, asked, scope)
+        return _json(await unless_gone(request.receive, work, scope), {"x-request-id": scope.id})
+
+    async def _read(self, request: Request) -> bytes:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self.config.body_bytes:
+                raise Refused(413, f"the body is longer than {self.config.body_bytes:,} bytes; send less")
+        return bytes(body)
+
+    def _scope(self, request: Request, asked: Asked) -> Scope:
+        limits = [self.config.longest_seconds]
+        if _TIMEOUT in request.headers:
+            limits.append(_seconds(request.headers[_TIMEOUT]))
+        if asked.timeout_seconds is not None:
+            limits.append(asked.timeout_seconds)
+        if len(limits) == 1:
+            limits.append(self.config.timeout_seconds)
+        priority = Priority.BATCH if asked.priority == "batch" else Priority.INTERACTIVE
+        return Scope(request.state.id, timeout_s=min(limits), priority=priority)
+
+    async def _answer(self, name: str, running: Running[..., Any], asked: Asked, scope: Scope) -> bytes:
+        """One JSON object; of a stream its last item, which sums it up in our graphs."""
+        began = time.monotonic()
+        async with self._admission.admitted(scope):
+            value = await running.within(scope)(*asked.inputs)
+            if isinstance(value, Stream):
+                async with aclosing(value) as items:
+                    value = None
+                    async for item in items:
+                        value = item
+        return encode_json(self._envelope(name, scope, began) | {"result": value})
+
+    def _envelope(self, name: str, scope: Scope, began: float) -> dict[str, Any]:
+        partial = partial_of(scope)
+        if partial is not None:
+            self._metrics.partial(name)
+        epochs: dict[str, dict[str, list[int]]] = {}
+        for (stage, shard), seen in sorted(scope.epochs.items()):
+            if seen != {0}:  # a stage without data that changes
+                epochs.setdefault(stage, {})[str(shard)] = sorted(seen)
+        return {
+            "id": scope.id,
+            "graph": name,
+            "hash": self._served[name].graph.hash,
+            "partial": partial,
+            "epochs": epochs,
+            "mixed_epochs": any(len(seen) > 1 for seen in scope.epochs.values()),
+            "elapsed_ms": round((time.monotonic() - began) * 1e3, 1),
+        }
+
+    # Streams
+
+    async def _stream(
+        self, request: Request, name: str, running: Running[..., Any], asked: Asked, scope: Scope
+    ) -> Response:
+        """Events, once the stream is there: what fails before is an answer of its own, with its own status."""
+        began = time.monotonic()
+        stream = LiveStream(scope, self.config, patience_s=asked.resume_seconds)
+        self._streams.add(stream)
+        place = AsyncExitStack()
+        try:
+            await unless_gone(request.receive, place.enter_async_context(self._admission.admitted(scope)), scope)
+            source = await unless_gone(request.receive, running.within(scope)(*asked.inputs), scope)
+        except BaseException:
+            self._streams.discard(stream.id)
+            await place.aclose()
+            raise
+        counted = _Counted(source)
+
+        async def ended() -> None:
+            await counted.aclose()
+            await place.aclose()
+            seconds = time.monotonic() - began
+            self._metrics.ended(name, 200, seconds)
+            self._metrics.streamed(name, counted.items, None if counted.first is None else counted.first - began)
+            _log.info("stream of %s ended after %d events, %.0f ms %s", name, counted.items, seconds * 1e3, scope.id)
+            self._streams.forget_later(scope.id)
+
+        stream.start(counted, lambda: self._envelope(name, scope, began) | {"events": counted.items}, ended)
+        return Events(stream, 0, self.config)
+
+    async def _resume(self, request: Request) -> Response:
+        last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+        if not last:
+            raise InvalidInput("which stream? send the id of the last event that you have as Last-Event-ID")
+        return self._events_after(last)
+
+    def _events_after(self, last_event_id: str) -> Response:
+        stream, number = self._streams.resumed(last_event_id)
+        return Events(stream, number, self.config)
+
+    # Looking at it
+
+    async def _list(self, _: Request) -> Response:
+        return _json(encode_json({"graphs": [_described(served) for served in self._served.values()]}))
+
+    async def _picture(self, request: Request) -> Response:
+        name, dot, form = request.path_params["name"].partition(".")
+        if (served := self._served.get(name)) is None or form not in ("", "mmd", "svg", "txt") or (dot and not form):
+            raise Refused(
+                404,
+                f"there is no {request.path_params['name']!r}; there are {', '.join(self._served)}, .mmd, .svg, .txt",
+            )
+        if form == "svg":
+            return Response(svg(served.graph), media_type="image/svg+xml")
+        if form:
+            return Response(mermaid(served.graph) if form == "mmd" else explain(served.graph), media_type="text/plain")
+        return _json(encode_json(_described(served)))
+
+    async def _health(self, _: Request) -> Response:
+        return _json(b'{"status":"ok"}')
+
+    async def _ready(self, _: Request) -> Response:
+        starting = sorted({*self._served} - {*self._running})
+        status = 503 if starting else 200
+        return _json(encode_json({"status": "starting" if starting else "ready", "starting": starting}), status=status)
+
+    async def _show_metrics(self, _: Request) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _openapi(self, _: Request) -> Response:
+        return _json(encode_json(openapi({name: served.body for name, served in self._served.items()})))
+
+    # Around every request
+
+    def _told(self, endpoint: Answering) -> Answering:
+        """The endpoint, with a request id, a line in the log, and its failures as JSON."""
+
+        async def answering(request: Request) -> Response:
+            began = time.monotonic()
+            given = request.headers.get("x-request-id", "")
+            request.state.id = given if _ID.fullmatch(given) else Scope().id
+            try:
+                response = await endpoint(request)
+            except (asyncio.CancelledError, ClientDisconnect):
+                if asyncio.current_task() is not None and asyncio.current_task().cancelling():  # type: ignore[union-attr] # not None
+                    raise
+                response = _failed(Cancelled("the client has gone"), request.state.id)
+            except Exception as error:  # noqa: BLE001 - the supervisor boundary: the client reads it, the log has the rest
+                response = _failed(error, request.state.id)
+            if request.method == "POST" and not isinstance(response, Events):  # streams are counted when they end
+                seconds = time.monotonic() - began
+                name = request.path_params.get("name", "")
+                self._metrics.ended(name if name in self._served else "", response.status_code, seconds)
+                _log.info(
+                    "%s %s %d %.0f ms %s", request.method, request.url.path, response.status_code, seconds * 1e3,
+                    request.state.id,
+                )  # fmt: skip
+            return response
+
+        return answering
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidInput(f"{_TIMEOUT} is {text!r}; expected seconds above 0")
+    return seconds
+
+
+def _wants_events(request: Request, asked: Asked, *, streams: bool) -> bool:
+    """As the body says; else as the Accept header says."""
+    if asked.stream is not None:
+        return asked.stream
+    return streams and "text/event-stream" in request.headers.get("accept", "")
+
+
+def _described(served: _Served) -> dict[str, Any]:
+    graph = served.graph
+    return {
+        "name": graph.name,
+        "doc": graph.doc,
+        "hash": graph.hash,
+        "inputs": {p.name: show(p.annotation) for p in graph.inputs},
+        "result": show(graph.result),
+        "streams": served.body.streams,
+        "steps": [
+            {
+                "name": node.name,
+                "inputs": [graph.inputs[s].name if s < len(graph.inputs) else _name(graph, s) for s in node.sources],
+                "result": show(node.step.result),
+                "stage": node.step.stage.name if node.step.stage else None,
+            }
+            for node in graph.nodes
+        ],
+        "stages": {stage.name: stage.describe() for stage in graph.stages},
+        "notes": graph.notes,
+    }
+
+
+def _name(graph: Graph[..., Any], index: int) -> str:
+    return graph.nodes[index - len(graph.inputs)].name
+
+
+def _json(body: bytes, headers: dict[str, str] | None = None, *, status: int = 200) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _failed(error: Exception, request_id: str) -> Response:
+    failure = error if isinstance(error, HeadraceError) else as_step_failure(error, "gateway", request_id)
+    status = status_of(failure)
+    if status == 500:
+        _log.error("request %s failed", request_id, exc_info=error)
+    headers = {"x-request-id": request_id, **retry_after(failure)}
+    return _json(encode_json(body_of(failure, request_id)), headers, status=status)
+
+
+async def _refused_by_http(request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses: unknown paths and methods."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}; see /openapi.json"
+    return _failed(Refused(status, text), request.headers.get("x-request-id", "") or Scope().id)
