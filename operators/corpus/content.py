@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import sys
 from typing import Any
@@ -150,6 +151,16 @@ def comparable(vectors: np.ndarray[Any, Any], measure: str) -> np.ndarray[Any, A
     """
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1)
     return np.asarray(lengths < (np.inf if measure == "cosine" else MAX_LENGTH))
+
+
+def query_vector(vector: np.ndarray[Any, Any], dimension: int, measure: str) -> np.ndarray[Any, Any] | None:
+    """A question's vector as it is compared, float32[D], of unit length for "cosine"; None if it cannot be compared."""
+    query = np.asarray(vector, np.float32).reshape(-1)
+    precise = query.astype(np.float64)
+    length = math.sqrt(float(precise @ precise))
+    if query.size != dimension or not length < (math.inf if measure == "cosine" else MAX_LENGTH):
+        return None
+    return (precise / length).astype(np.float32) if measure == "cosine" and length else query
 
 
 def normalised(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from engine.errors import AccessDenied, InvalidInput
 from engine.scope import Scope, current_scope
 from operators.corpus.allowed import Allowed
-from operators.corpus.content import MAX_LENGTH, check, comparable, normalised
+from operators.corpus.content import MAX_LENGTH, check, query_vector
 from operators.corpus.files import WriterLock
 from operators.corpus.filter_sql import visible_to
 from operators.corpus.indexes import Indexes
@@ -117,13 +117,13 @@ class ShardReader:
         return await self._search(plan, lambda store, scope: self._dense_leg(store, plan, query, scope), quick=quick)
 
     def _query(self, vector: np.ndarray, plan: Plan) -> np.ndarray:
-        query = np.asarray(vector, np.float32).reshape(-1)
-        if query.shape != (self._config.dimension,) or not comparable(query, self._measure(plan)):
+        query = query_vector(vector, self._config.dimension, self._measure(plan))
+        if query is None:
             raise InvalidInput(
-                f"question vector of {query.size} numbers: expected {self._config.dimension} finite ones, no longer "
-                f"than {MAX_LENGTH:g}, from the embedder {self._config.embedder!r}"
+                f"question vector of {np.size(vector)} numbers: expected {self._config.dimension} finite ones, "
+                f"no longer than {MAX_LENGTH:g}, from the embedder {self._config.embedder!r}"
             )
-        return normalised(query) if self._measure(plan) == "cosine" else query
+        return query
 
     def _measure(self, plan: Plan) -> str:
         return plan.measure or self._config.measure
