@@ -28,7 +28,7 @@ from serve.ingest_job import IngestJob
 from serve.ingest_reader import Tenancy
 from serve.options import Asking, Person, acting, asking, shared, told
 from serve.query_job import answer_queries
-from serve.serve_command import serve
+from serve.serve_command import check_cluster, serve
 from serve.settings import corpus_directory, read_configuration
 
 
@@ -198,7 +198,7 @@ def explain(graph: str, corpus: str | None, config: str | None, engine: str, *, 
     click.echo(drawn.dot() if dot else drawn.explain())
 
 
-for _command in (serve, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
+for _command in (serve, check_cluster, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
     main.add_command(_command)
 
 

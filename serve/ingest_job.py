@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -27,6 +28,8 @@ COMMIT_EVERY_S = 60.0
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+
+Write = Callable[[list[T]], Awaitable[list[Written]]]
 
 
 def open_or_create(directory: Path, configuration: Configuration) -> Corpus:
@@ -134,7 +137,7 @@ class IngestJob:
             write = await session.start(ingest(parts))
             save, counters = await session.start(commit(parts)), await session.start(embedder_counters(parts))
             self._tally.opened()
-            await self._pass(self._batches(), partial(self._ingest, asking(write)), save)
+            await self._pass(_from_thread(self._batches()), partial(self._ingest, asking(write)), save)
             await save()
             embedded = (await counters()).texts
         finally:
@@ -142,25 +145,26 @@ class IngestJob:
         return self._tally.report(str(self._directory), embedded=embedded)
 
     def _parts(self) -> Parts:
-        corpus = open_or_create(self._directory, self._configuration)
+        corpus = open_or_create(self._directory.absolute(), self._configuration)  # others may be elsewhere
         return Parts(self._configuration.profile(corpus), writable=True)
 
     async def _pass(
         self,
-        arriving: Iterator[T],
+        arriving: AsyncGenerator[T, None],
         ingest: Callable[[T], Coroutine[Any, Any, None]],
         save: Callable[[], Awaitable[None]],
     ) -> None:
-        """Ingest what arrives, several at once; what arrives next is waited for in a thread."""
+        """Ingest what arrives, several at once."""
         flying: set[asyncio.Task[None]] = set()
         saved = self._clock.now()
         try:
-            while (one := await asyncio.to_thread(next, arriving, None)) is not None:
-                flying.add(asyncio.create_task(ingest(one)))
-                flying = await _landed(flying, leave=BATCHES_IN_FLIGHT - 1)
-                if self._clock.now() - saved >= self._commit_every_s:
-                    await save()
-                    saved = self._clock.now()
+            async with aclosing(arriving):
+                async for one in arriving:
+                    flying.add(asyncio.create_task(ingest(one)))
+                    flying = await _landed(flying, leave=BATCHES_IN_FLIGHT - 1)
+                    if self._clock.now() - saved >= self._commit_every_s:
+                        await save()
+                        saved = self._clock.now()
             await _landed(flying, leave=0)
         finally:
             for task in flying:
@@ -171,10 +175,16 @@ class IngestJob:
         seen = SeenIds()
         return (without_repeats(batch, seen) for batch in read_batches(self._found.sources, self._tenancy))
 
-    async def _ingest(self, write: Callable[[list[Document]], Awaitable[list[Written]]], batch: Batch) -> None:
+    async def _ingest(self, write: Write[Document], batch: Batch) -> None:
         written, refused = await divided(write, batch.documents)
         self._tally.add(batch, written, refused)
         self._tell(self._tally.progress())
+
+
+async def _from_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """The items, each made in a thread when it is asked for."""
+    while (item := await asyncio.to_thread(next, items, None)) is not None:
+        yield item
 
 
 async def _landed(flying: set[asyncio.Task[None]], *, leave: int) -> set[asyncio.Task[None]]:

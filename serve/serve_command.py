@@ -1,14 +1,16 @@
-"""The command `headrace serve`: a corpus behind HTTP, in the foreground, with a readable log."""
+"""The commands that serve a corpus: `headrace serve` in the foreground, and the check of a cluster's file."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from pathlib import Path
 from typing import cast
 
 import click
 
+from engine.errors import InvalidInput
 from engine.run import EngineName
 from graphs.parts import Parts
 from graphs.rag import rag
@@ -18,6 +20,19 @@ from serve.options import shared, told
 from serve.settings import corpus_directory, read_configuration
 
 PORT = 7272
+
+
+@click.command("check-cluster")
+@click.argument("file", type=click.Path(path_type=Path))
+@told
+def check_cluster(file: Path) -> None:
+    """Check a file for `ray up` before it starts machines; nothing is sent anywhere."""
+    from serve.cluster_file import check_cluster_file  # noqa: PLC0415 - imports Ray
+
+    found = check_cluster_file(file)
+    if found:
+        raise InvalidInput("\n  ".join([f"{file}: {len(found)} to mend", *found]))
+    click.echo(f"{file}: nothing wrong found")
 
 
 @click.command()

@@ -17,7 +17,7 @@ def schema_validator(schema: dict[str, Any]) -> Any:
     Raises:
         InvalidInput: It is not a JSON schema, or refers to something outside.
     """
-    import jsonschema  # type: ignore[import-untyped]  # noqa: PLC0415 - ships no types; 0.1 s that only schemas pay
+    import jsonschema
     import referencing.jsonschema  # noqa: PLC0415 - as above
 
     kind = jsonschema.validators.validator_for(schema)
