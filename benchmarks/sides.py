@@ -73,7 +73,7 @@ class InProcess:
     async def ask(self, question: str, vector: np.ndarray, settings: Settings | None = None) -> list[str]:
         """The texts of the ten best."""
         plan = plan_question(Question(question, settings or Settings()))
-        dense, lexical = await asyncio.gather(self.shard.dense(plan, vector), self.shard.lexical(plan, None))
+        lexical, dense = await asyncio.gather(self.shard.lexical(plan, None), self.shard.dense(plan, vector))
         passages = await self.shard.fetch(plan, vector, cut_to_limit(plan, self._fuse(plan, dense, lexical)))
         return [passage.text for passage in passages]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import threading
 from pathlib import Path
@@ -55,6 +56,10 @@ def start(heap_mb: int = 512) -> Any:
                 convertStrings=True,
             )
             _quiet(jpype)
+            # jpype has Python look for cycles among all objects whenever Java collects: 40 ms, with torch imported.
+            # What is here by now stays, and frozen it is not looked at again.
+            gc.collect()
+            gc.freeze()
     try:
         jpype.JClass("headrace.Snapshot")
     except TypeError as error:

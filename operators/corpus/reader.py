@@ -150,8 +150,8 @@ class ShardReader:
             plan: Its leg "lexical" says how many.
             terms: Statistics of the whole corpus; None: this shard is all of it.
         """
-        leg = self._lexical_leg
-        return await self._search(plan, lambda store, scope: leg(store, plan, terms, scope), quick=self._is_short(plan))
+        leg, quick = self._lexical_leg, self._is_short(plan)
+        return await self._search(plan, lambda store, scope: leg(store, plan, terms, scope), quick=quick, beside=True)
 
     def _is_short(self, plan: Plan) -> bool:
         """Whether the index looks up the question in milliseconds, which its length and the index's size tell."""
@@ -310,7 +310,9 @@ class ShardReader:
 
     # Threads
 
-    async def _search(self, plan: Plan, work: Callable[[Store, Scope], _Result], *, quick: bool) -> _Result:
+    async def _search(
+        self, plan: Plan, work: Callable[[Store, Scope], _Result], *, quick: bool, beside: bool = False
+    ) -> _Result:
         """As `_read`; quick if the work is, and chooses from all chunks, and no index has to follow first."""
         scope = current_scope()
         open_to_all = plan.filters == EVERYTHING and not plan.scope_prefix and scope.identity is None
@@ -321,7 +323,7 @@ class ShardReader:
             scope.check()
             return work(store, scope)
 
-        return await self._reads.quick(run)
+        return await (self._reads.beside(run) if beside else self._reads.quick(run))
 
     async def _read(self, work: Callable[[Store, Scope], _Result]) -> _Result:
         scope = current_scope()

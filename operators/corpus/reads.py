@@ -26,8 +26,8 @@ class Reads:
     """Runs reads, each with a connection to the database that no other read has meanwhile.
 
     A hybrid search is three reads of a millisecond or less. Waking a thread for each, and the loop for each result,
-    takes as long as they do. So quick reads are done by the loop, one in each of its turns; when more wait than
-    one question brings, a thread takes them, too, until none is left. Reads that may be long go to the threads at once.
+    takes as long as they do. So quick reads are done by the loop, one in each of its turns, the first at once; when
+    more wait than one question brings, a thread takes them, too, until none is left. Long reads go to threads at once.
 
     To be used by one event loop at a time.
 
@@ -44,7 +44,7 @@ class Reads:
             self._idle.put(connect())
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting: deque[_Quick] = deque()
-        self._turn: asyncio.Handle | None = None  # the loop's next one, while something waits
+        self._turn: asyncio.Handle | None = None  # the loop's next one
         self._helped = False
 
     @property
@@ -54,10 +54,25 @@ class Reads:
 
     async def quick(self, work: Work[_Result]) -> _Result:
         """What a read returns that takes a few milliseconds at most, during which the loop may do nothing else."""
+        if self._turn is None and not self._waiting:
+            self._plan_turn()  # what comes before the loop has looked around waits
+            return work(self._own)
+        return await self._put(work)
+
+    async def beside(self, work: Work[_Result]) -> _Result:
+        """As `quick`, for a read beside which another one of the same question can run: in a thread if one is idle."""
+        if self._helped or self._waiting:
+            return await self._put(work)
+        self._helped = True
+        done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        self._threads.submit(self._apart, lambda store: self._help(store, _Quick(work, done)))
+        return await done
+
+    def _put(self, work: Work[_Result]) -> asyncio.Future[_Result]:
         done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Quick(work, done))
         self._plan_turn()
-        return await done
+        return done
 
     async def long(self, work: Work[_Result]) -> _Result:
         """What a read returns that may take longer."""
@@ -82,7 +97,7 @@ class Reads:
             self._idle.put(store)
 
     def _plan_turn(self) -> None:
-        if self._waiting and self._turn is None:
+        if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
@@ -92,7 +107,8 @@ class Reads:
             self._threads.submit(self._apart, self._help)
         if (read := self._next()) is not None:
             _settle(read.done, *_outcome(read.work, self._own))
-        self._plan_turn()
+        if self._waiting:
+            self._plan_turn()
 
     def _next(self) -> _Quick | None:
         try:
@@ -100,11 +116,13 @@ class Reads:
         except IndexError:  # a thread took the last one
             return None
 
-    def _help(self, store: Store) -> None:
-        """Takes reads until none waits. In a thread."""
-        while (read := self._next()) is not None:
+    def _help(self, store: Store, first: _Quick | None = None) -> None:
+        """Takes reads, that one first, until none waits. In a thread."""
+        read = first or self._next()
+        while read is not None:
             outcome = _outcome(read.work, store)
             read.done.get_loop().call_soon_threadsafe(_settle, read.done, *outcome)
+            read = self._next()
         self._helped = False  # one that comes at this moment wakes a thread of its own
 
 

@@ -116,17 +116,19 @@ class Store:
     def chunks(self, keys: np.ndarray, visible: Condition) -> dict[int, StoredChunk]:
         """The chunks that are there and may be seen, by key."""
         rows = self.db.execute(
-            'SELECT c.key, d.number, d.id, d.title, d.metadata, d.owner, c.ordinal, c.start, c."end", c.edited, c.text'
+            'SELECT c.key, d.number, d.id, d.title, d.metadata, d.owner, c.ordinal, c.start, c."end", c.edited, c.text,'
+            " EXISTS (SELECT 1 FROM memberships m WHERE m.document = d.number)"
             f" FROM chunks c JOIN documents d ON d.number = c.document WHERE c.key {IN_LIST} AND ({visible.sql})",
             (as_list(keys), *visible.parameters),
         ).fetchall()
-        collections = self._collections({row[1] for row in rows})
+        members = {row[1] for row in rows if row[-1]}
+        collections = self._collections(members) if members else {}
         decode = msgspec.json.decode
         return {
-            key: StoredChunk._make(
-                (id_, title, decode(metadata), owner, collections.get(number, ()), *place, bool(edited), text)
+            key: StoredChunk(
+                id_, title, decode(metadata), owner, collections.get(number, ()), ordinal, start, end, edited == 1, text
             )
-            for key, number, id_, title, metadata, owner, *place, edited, text in rows
+            for key, number, id_, title, metadata, owner, ordinal, start, end, edited, text, _ in rows
         }
 
     def _collections(self, documents: set[int]) -> dict[int, tuple[str, ...]]:

@@ -90,13 +90,24 @@ async def test_a_failure_reaches_its_caller_alone(reads: Reads) -> None:
 
 
 async def test_a_cancelled_quick_read_troubles_nobody(reads: Reads) -> None:
-    cancelled = asyncio.create_task(reads.quick(where))
-    kept = asyncio.create_task(reads.quick(where))
-    await asyncio.sleep(0)
+    first, cancelled, kept = (asyncio.create_task(reads.quick(where)) for _ in range(3))
+    await asyncio.sleep(0)  # the first is done, the others wait for their turn
     cancelled.cancel()
-    assert await kept == threading.current_thread().name
+    assert {await first, await kept} == {threading.current_thread().name}
     with pytest.raises(asyncio.CancelledError):
         await cancelled
+
+
+async def test_a_read_beside_which_another_runs_goes_to_an_idle_thread(reads: Reads) -> None:
+    met = threading.Barrier(2, timeout=10)  # passed only by two that run at once
+
+    def meet(store: Store) -> str:
+        met.wait()
+        return where(store)
+
+    beside, quick = await asyncio.gather(reads.beside(meet), reads.quick(meet))
+    assert (beside.startswith("read"), quick) == (True, threading.current_thread().name)
+    assert len(await asyncio.gather(*(reads.beside(where) for _ in range(20)))) == 20
 
 
 async def test_quick_reads_that_wait_are_ended_before_all_is_closed(tmp_path: Path) -> None:
