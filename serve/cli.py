@@ -30,6 +30,7 @@ from serve.options import Asking, Person, acting, asking, shared, told
 from serve.query_job import answer_queries
 from serve.serve_command import check_cluster, serve
 from serve.settings import corpus_directory, read_configuration
+from serve.simulate_command import simulate_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -198,7 +199,7 @@ def explain(graph: str, corpus: str | None, config: str | None, engine: str, *, 
     click.echo(drawn.dot() if dot else drawn.explain())
 
 
-for _command in (serve, check_cluster, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
+for _command in (serve, check_cluster, simulate_command, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
     main.add_command(_command)
 
 

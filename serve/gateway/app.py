@@ -3,6 +3,7 @@
 ::
 
     POST /v1/graphs/NAME        run a graph: one JSON object, or server-sent events
+    WS   /v1/graphs/NAME/socket the same with credits, item by item; see sockets.py
     GET  /v1/graphs             what there is, and each graph's picture (JSON; /NAME.mmd, /NAME.svg)
     GET  /v1/streams            an interrupted stream, from Last-Event-ID on
     GET  /health /ready         whether the process lives; whether its graphs have started
@@ -23,9 +24,10 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from engine.edges import show
 from engine.errors import Cancelled, HeadraceError, InvalidInput, StageDied
@@ -44,6 +46,7 @@ from serve.gateway.frames import encode_json
 from serve.gateway.metrics import Metrics
 from serve.gateway.openapi import openapi
 from serve.gateway.problems import Refused, body_of, retry_after, status_of
+from serve.gateway.sockets import Conversation, tell_failure
 from serve.gateway.streams import Events, LiveStream, LiveStreams, unless_gone
 
 _log = logging.getLogger("headrace")
@@ -107,6 +110,7 @@ class Gateway:
                 Route("/v1/graphs", self._told(self._list)),
                 Route("/v1/graphs/{name}", self._told(self._run), methods=["POST"]),
                 Route("/v1/graphs/{name}", self._told(self._picture), methods=["GET"]),
+                WebSocketRoute("/v1/graphs/{name}/socket", self._converse),
                 Route("/v1/streams", self._told(self._resume)),
                 Route("/health", self._health),
                 Route("/ready", self._ready),
@@ -137,16 +141,20 @@ class Gateway:
         if last := request.headers.get("last-event-id"):
             return self._events_after(last)
         name = request.path_params["name"]
-        if (served := self._served.get(name)) is None:
-            raise Refused(404, f"there is no graph {name!r}; there are {', '.join(self._served)}")
-        asked = served.body.read(await self._read(request))
-        if (running := self._running.get(name)) is None:
-            raise StageDied("the graphs are being started; come back shortly")
-        scope = self._scope(request, asked)
-        if _wants_events(request, asked, streams=served.body.streams):
+        running, asked = self._asked(name, await self._read(request))
+        scope = self._scope(request, request.state.id, asked)
+        if _wants_events(request, asked, streams=self._served[name].body.streams):
             return await self._stream(request, name, running, asked, scope)
         work = self._answer(name, running, asked, scope)
         return _json(await unless_gone(request.receive, work, scope), {"x-request-id": scope.id})
+
+    def _asked(self, name: str, body: bytes) -> tuple[Running[..., Any], Asked]:
+        if (served := self._served.get(name)) is None:
+            raise Refused(404, f"there is no graph {name!r}; there are {', '.join(self._served)}")
+        asked = served.body.read(body)
+        if (running := self._running.get(name)) is None:
+            raise StageDied("the graphs are being started; come back shortly")
+        return running, asked
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()
@@ -156,7 +164,7 @@ class Gateway:
                 raise Refused(413, f"the body is longer than {self.config.body_bytes:,} bytes; send less")
         return bytes(body)
 
-    def _scope(self, request: Request, asked: Asked) -> Scope:
+    def _scope(self, request: HTTPConnection, id_: str, asked: Asked) -> Scope:
         limits = [self.config.longest_seconds]
         if _TIMEOUT in request.headers:
             limits.append(_seconds(request.headers[_TIMEOUT]))
@@ -165,7 +173,7 @@ class Gateway:
         if len(limits) == 1:
             limits.append(self.config.timeout_seconds)
         priority = Priority.BATCH if asked.priority == "batch" else Priority.INTERACTIVE
-        return Scope(request.state.id, timeout_s=min(limits), priority=priority)
+        return Scope(id_, timeout_s=min(limits), priority=priority)
 
     async def _answer(self, name: str, running: Running[..., Any], asked: Asked, scope: Scope) -> bytes:
         """One JSON object; of a stream its last item, which sums it up in our graphs."""
@@ -227,6 +235,28 @@ class Gateway:
 
         stream.start(counted, lambda: self._envelope(name, scope, began) | {"events": counted.items}, ended)
         return Events(stream, 0, self.config)
+
+    async def _converse(self, socket: WebSocket) -> None:
+        """A request over a WebSocket."""
+        await socket.accept()
+        began, id_ = time.monotonic(), Scope().id
+        name = socket.path_params["name"]
+        try:
+            running, asked = self._asked(name, (await socket.receive_text()).encode())
+            scope = self._scope(socket, id_, asked)
+            async with self._admission.admitted(scope):
+                conversation = Conversation(
+                    socket, scope, lambda sent: self._envelope(name, scope, began) | {"events": sent}
+                )
+                await conversation.hold(running.within(scope)(*asked.inputs))
+        except WebSocketDisconnect:
+            return
+        except HeadraceError as error:
+            await tell_failure(socket, error, id_)
+            await socket.close(1008)
+        finally:
+            seconds = time.monotonic() - began
+            _log.info("WS %s %.0f ms %s", socket.url.path, seconds * 1e3, id_)
 
     async def _resume(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")

@@ -38,6 +38,7 @@ async def serve(gateway: Gateway, host: str, port: int) -> None:
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
+        ws_max_size=gateway.config.body_bytes,
         h11_max_incomplete_event_size=1 << 16,
     )
     server = _Server(config)
