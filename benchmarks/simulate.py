@@ -1,6 +1,6 @@
 """How far off is `headrace simulate`, where the truth can be measured?
 
-A graph of stub operators (a sharded search, a fork, a model that takes one call at a time), run by the local engine under
+A graph of stub operators (a sharded search, then a model that takes one call at a time), run by the local engine under
 random arrivals, and simulated with the times of calls that were made one after another.
 """
 

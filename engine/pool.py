@@ -122,17 +122,34 @@ class Pool:
     async def stream(
         self, step: Step[Any, Any], args: Sequence[Any], scope: Scope, cost: Cost
     ) -> AsyncGenerator[Any, None]:
-        """The items of a step's stream; closing the generator stops its producer."""
-        shard = self.shards[0]
-        copy = shard.take()
-        live = step.placement is not None and step.placement.live
-        items = read(shard.transports[copy].link(describe(step.fn), args, scope, live=live), cost=cost)
-        try:
-            async for item in items:
-                yield item
-        finally:
-            await items.aclose()
-            shard.give_back(copy)
+        """The items of a step's stream; closing the generator stops its producer.
+
+        When the producer dies before its first item, and the step's policy lets it be run twice, a sibling begins anew.
+        Afterwards nothing is tried again: what a second producer says would not continue what the first one said.
+        """
+        shard, placement = self.shards[0], step.placement
+        live = placement is not None and placement.live
+        again = placement is not None and placement.policy.idempotent
+        used: list[int] = []
+        while True:
+            used.append(shard.take(used))
+            items = read(shard.transports[used[-1]].link(describe(step.fn), args, scope, live=live), cost=cost)
+            begun = False
+            try:
+                async for item in items:
+                    if not begun:
+                        shard.answered(used[-1])
+                    begun = True
+                    yield item
+            except StageDied:
+                shard.died(used[-1])
+                if begun or not again or not shard.may_retry(used):
+                    raise
+            else:
+                return
+            finally:
+                await items.aclose()
+                shard.give_back(used[-1])
 
     @property
     def outstanding(self) -> int:

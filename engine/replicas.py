@@ -144,8 +144,11 @@ class Replicas:
         """Index of the copy for the next call, which counts as outstanding until `give_back`.
 
         Args:
-            but: Copies that will not do; not all of them.
+            but: Copies that the call was made to already; not all of them.
         """
+        if not but:
+            self.counters.calls += 1
+            self._retries.earn(_RETRIED)
         now = self._clock.now()
         copies = [c for c in range(len(self.transports)) if c not in but]
         alive = [c for c in copies if self._circuits[c].conducts(now)]
@@ -157,6 +160,22 @@ class Replicas:
     def give_back(self, index: int) -> None:
         """The call at copy `index` has ended."""
         self._outstanding[index] -= 1
+
+    def answered(self, index: int) -> None:
+        """Copy `index` lives."""
+        self._circuits[index].answered()
+
+    def died(self, index: int) -> None:
+        """Copy `index` is dead; it is left alone for a while."""
+        self.counters.died += 1
+        self._circuits[index].died(self._clock.now())
+
+    def may_retry(self, used: Sequence[int]) -> bool:
+        """Whether a call that those copies failed may be made once more; if so, it is counted."""
+        if len(used) > 1 or len(used) == len(self.transports) or not self._retries.spend():
+            return False
+        self.counters.retried += 1
+        return True
 
     @property
     def outstanding(self) -> int:
@@ -170,11 +189,9 @@ class Replicas:
             StageDied: The copy died, and a second one too or there was none to try.
             HeadraceError: Whatever the method raised.
         """
-        self.counters.calls += 1
         if not policy.idempotent or len(self.transports) == 1:
             return await self._attempt(self.take(), method, args, scope)
         self._hedges.earn(policy.hedged)
-        self._retries.earn(_RETRIED)
         return await self._race(method, args, scope, policy)
 
     async def _race(self, method: Method, args: Sequence[Any], scope: Scope, policy: Policy) -> Answer:
@@ -208,9 +225,8 @@ class Replicas:
                         raise failure
                     if running:
                         continue  # the other one may answer
-                    if len(used) > 1 or not self._retries.spend():
+                    if not self.may_retry(used):
                         raise failure
-                    self.counters.retried += 1
                     begin()
         finally:
             for task in running:
@@ -221,12 +237,11 @@ class Replicas:
         try:
             answer = await self.transports[copy].call(method, args, scope)
         except StageDied:
-            self.counters.died += 1
-            self._circuits[copy].died(self._clock.now())
+            self.died(copy)
             raise
         finally:
             self.give_back(copy)
-        self._circuits[copy].answered()
+        self.answered(copy)
         self._latency.add(self._clock.now() - began)
         self.weight, self.epoch = answer.weight, answer.epoch
         return answer

@@ -78,7 +78,12 @@ class Stage(Generic[S]):
 
     @overload
     def step(
-        self, method: Callable[Concatenate[S, P], AsyncIterator[R]], *, name: str | None = None, live: bool = False
+        self,
+        method: Callable[Concatenate[S, P], AsyncIterator[R]],
+        *,
+        name: str | None = None,
+        live: bool = False,
+        policy: Policy = ONCE,
     ) -> Step[P, Stream[R]]: ...
     @overload
     def step(
@@ -98,7 +103,8 @@ class Stage(Generic[S]):
             name: The step's name; the method's own when absent.
             live: For a stream: its producer cannot pause (it shares an engine with other requests), so its items are
                 kept until they are pulled, and it is stopped when nobody pulls.
-            policy: Not for a stream: what to do when a replica is slow or dead.
+            policy: What to do when a replica is slow or dead. Of a stream only whether it may be run twice counts: if
+                so, it begins anew on a sibling when its producer dies before the first item.
 
         Raises:
             GraphError: The method is not async, or takes arguments that cannot cross a hop.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
+from engine.policy import Policy
 from engine.stage import Resources, Stage
 from engine.step import Step, step
 from engine.stream import Stream
@@ -16,6 +17,8 @@ from operators.models.openai_compatible import OpenAICompatible, OpenAIConfig
 from operators.models.vllm_engine import VllmConfig, VllmEngine, vllm_environment
 
 GeneratorConfig = ExtractConfig | LlamaCppConfig | OpenAIConfig | VllmConfig
+
+_AGAIN = Policy(idempotent=True)  # as long as nothing was said
 
 Generate = Step[[Prompt], Stream[Delta]]
 Count = Step[[list[str]], list[int]]
@@ -33,10 +36,10 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         return cast("Generate", answer), step(count_words, name="count")
     if isinstance(config, LlamaCppConfig):
         llama = Stage("generator", partial(LlamaCpp.open, config), resources=Resources(gpus=gpus))
-        return llama.step(LlamaCpp.generate, live=True), llama.step(LlamaCpp.count_tokens, name="count")
+        return llama.step(LlamaCpp.generate, live=True, policy=_AGAIN), llama.step(LlamaCpp.count_tokens, name="count")
     if isinstance(config, OpenAIConfig):
         remote = Stage("generator", partial(OpenAICompatible.open, config))
-        return remote.step(OpenAICompatible.generate, live=True), remote.step(
+        return remote.step(OpenAICompatible.generate, live=True, policy=_AGAIN), remote.step(
             OpenAICompatible.count_tokens, name="count"
         )
     environment = vllm_environment(config)
@@ -47,4 +50,4 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         environment=environment,
         isolated=True,  # it needs its environment before it is imported
     )
-    return vllm.step(VllmEngine.generate, live=True), vllm.step(VllmEngine.count_tokens, name="count")
+    return vllm.step(VllmEngine.generate, live=True, policy=_AGAIN), vllm.step(VllmEngine.count_tokens, name="count")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -17,6 +19,7 @@ from engine.run import Running, Session
 from engine.scope import Loss, Scope, current_scope
 from engine.stage import Stage
 from engine.step import step
+from engine.stream import Stream
 from engine.trace import Trace
 from engine.transport import LocalTransport
 
@@ -197,6 +200,61 @@ async def test_the_scope_knows_with_which_state_of_the_data_each_shard_answered(
     pool.shards[1].take()  # so the next call goes to the other copy
     await ask.within(scope)(1)
     assert scope.epochs == {("part", 0): {100}, ("part", 1): {101, 7}}
+
+
+class Model:
+    """A producer that dies after so many items."""
+
+    def __init__(self, name: str, dies_after: int | None) -> None:
+        self.name = name
+        self.dies_after = dies_after
+        self.began = 0
+
+    async def say(self, n: int) -> AsyncIterator[str]:
+        self.began += 1
+        for i in range(n):
+            if i == self.dies_after:
+                raise StageDied(f"{self.name} is gone")
+            yield f"{self.name}{i}"
+
+
+def models(*dies_after: int | None, policy: Policy = Policy(idempotent=True)):  # noqa: B008 - immutable
+    stage = Stage("model", partial(Model, "", None))
+    say = stage.step(Model.say, policy=policy)
+
+    @graph
+    def talk(n: int) -> Stream[str]:
+        return say(n)
+
+    states = [Model(name, dies) for name, dies in zip("ab", dies_after, strict=False)]
+    pool = Pool(stage, [Replicas([LocalTransport(Host(state)) for state in states])])
+    return Running(talk, {stage: pool}), states
+
+
+async def test_a_stream_whose_producer_dies_before_the_first_item_begins_anew_on_a_sibling():
+    ask, (dead, alive) = models(0, None)
+    assert [item async for item in await ask(3)] == ["b0", "b1", "b2"]
+    assert [item async for item in await ask(2)] == ["b0", "b1"]
+    assert (dead.began, alive.began, ask.outstanding) == (1, 2, 0)
+
+
+async def test_a_stream_that_has_begun_is_never_continued_by_another_producer():
+    ask, (_, alive) = models(2, None)
+    heard = []
+    with pytest.raises(StageDied, match="a is gone"):
+        async for item in await ask(5):
+            heard.append(item)
+    assert heard == ["a0", "a1"]
+    assert (alive.began, ask.outstanding) == (0, 0)
+
+
+@pytest.mark.parametrize(("dies", "policy"), [((0, 0), Policy(idempotent=True)), ((0,), Policy(idempotent=True)),
+                                              ((0, None), Policy())])  # fmt: skip
+async def test_a_stream_without_a_living_sibling_or_leave_to_try_fails(dies, policy):
+    ask, _ = models(*dies, policy=policy)
+    with pytest.raises(StageDied, match="is gone"):
+        _ = [item async for item in await ask(5)]
+    assert ask.outstanding == 0
 
 
 def test_policies_show_in_the_graphs_picture_and_hash():
