@@ -72,6 +72,7 @@ def pace(folder: Path, *, documents: int, runs: int, threads: int, seed: int) ->
     some = texts[:: max(1, len(texts) // 48)]
     bare(model, some, 32)
     size = min(BATCH_SIZES, key=lambda size: bare(model, some, size))
+    say(f"{len(texts)} texts, encode batch size {size}")
     bare_s, ingest_s = [], []
     for number in range(runs):
         bare_s.append(bare(model, texts, size))
@@ -80,6 +81,7 @@ def pace(folder: Path, *, documents: int, runs: int, threads: int, seed: int) ->
         if (report.added, report.embedded) != (documents, len(texts)):
             raise RuntimeError(f"expected {documents} documents and {len(texts)} texts: {report}")
         ingest_s.append(report.seconds - report.opening_seconds)
+        say(f"run {number + 1} of {runs}: bare {bare_s[-1]:.1f} s, ingest {ingest_s[-1]:.1f} s")
     asyncio.run(opened.aclose())
     figures = [
         Figure.over_runs("bare embedder", [documents / s for s in bare_s], "documents/s", lower_is_better=False),
@@ -90,6 +92,11 @@ def pace(folder: Path, *, documents: int, runs: int, threads: int, seed: int) ->
         ),
     ]  # fmt: skip
     return figures, [f"pace: {documents} documents, {len(texts)} texts, {threads} thread(s), encode batch size {size}"]
+
+
+def say(text: str) -> None:
+    """Progress, beside the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 async def texts_of(collection: Collection, embedder: EmbedderConfig) -> list[str]:
@@ -258,7 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--only", choices=("pace", "memory", "one"), help="one of the three measurements")
-    parser.add_argument("--documents", type=int, default=200, help="of the measurement of pace, three chunks each")
+    parser.add_argument("--documents", type=int, default=100, help="of the measurement of pace, three chunks each")
     parser.add_argument("--threads", type=int, default=1, help="torch's, on both sides")
     parser.add_argument("--chunks", type=int, default=100_000, help="of the memory and of the large corpus")
     parser.add_argument("--small", type=int, default=1_000, help="chunks of the small corpus")

@@ -31,15 +31,18 @@ PACKAGES = ("hnswlib", "pyserini", "JPype1", "numpy")
 Seen = dict[tuple[str, int], dict[str, list[float]]]  # by way and clients: p50, p99 and rate of each round
 
 
+WARM_UP = 4  # rounds: Java compiles what it has run often
+
+
 def rounds(processes: Sequence[sides.SideProcess], runs: int) -> Seen:
-    """Interleaved rounds, the first of which warms up and is dropped."""
+    """Interleaved rounds, the first ones of which warm up and are dropped."""
     seen: Seen = {}
-    for run in range(runs + 1):
+    for run in range(1 - WARM_UP, runs + 1):
         for process in processes:
             for way in process.ways:
                 for clients in CLIENTS:
                     took, seconds = process.timed(way, clients)
-                    if not run:
+                    if run < 1:
                         continue
                     row = seen.setdefault((way, clients), {"p50": [], "p99": [], "rate": []})
                     row["p50"].append(percentile(took, 50) * 1e3)
@@ -141,7 +144,7 @@ def main() -> None:
         QUESTION,
         found,
         seed=args.seed,
-        warm_up="one round of everything",
+        warm_up=f"{WARM_UP} rounds of everything",
         runs=f"{args.runs} interleaved rounds of {args.questions} questions each, by 1 and by 8 clients",
         as_json=args.json,
         packages=(*PACKAGES, *filter(None, args.peers.split(","))),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import httpx
 import pytest
@@ -296,3 +297,16 @@ class TestStalledClient:
                     break
         assert [event for _, event, _ in events(text)] == ["item"]
         await served.settled()
+
+
+async def test_the_dashboard_asks_for_metrics_that_there_are(served):
+    dashboard = json.loads((Path(__file__).parents[3] / "deploy" / "grafana.json").read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel["targets"]
+             for name in re.findall(r"headrace_\w+", target["expr"])}  # fmt: skip
+    await served.post("twice", {"n": 1})
+    await served.post("counting", {"n": 3, "stream": True})
+    served.gateway._metrics.partial("twice")
+    await served.settled()
+    text = (await served.client.get("/metrics")).text
+    assert len(asked) >= 9
+    assert {name for name in asked if not re.search(rf"^{name}[ {{]", text, re.MULTILINE)} == set()
