@@ -13,6 +13,15 @@ from engine.errors import InvalidInput
 JAR = Path(__file__).with_name("snapshot.jar")
 
 _starting = threading.Lock()
+_CALLED = (  # classes whose methods several threads call
+    "headrace.Analysis",
+    "headrace.Best",
+    "headrace.Foreign",
+    "headrace.KeySet",
+    "headrace.Snapshot",
+    "org.apache.lucene.index.IndexWriter",
+    "org.apache.lucene.index.Term",
+)
 
 
 def lucene_jar() -> Path:
@@ -56,6 +65,7 @@ def start(heap_mb: int = 512) -> Any:
                 convertStrings=True,
             )
             _quiet(jpype)
+            _make_types(jpype)
             # jpype has Python look for cycles among all objects whenever Java collects: 40 ms, with torch imported.
             # What is here by now stays, and frozen it is not looked at again.
             gc.collect()
@@ -68,6 +78,21 @@ def start(heap_mb: int = 512) -> Any:
             "open the shard in a process of its own"
         ) from error
     return jpype
+
+
+def _make_types(jpype: Any) -> None:
+    """Has jpype make Python's types of all that is called, given and returned while there is one thread.
+
+    It makes each when it is first needed, and two threads that need one at that moment end the process: the second one
+    finds a type without its conversions (SIGSEGV in JPHintsConversion::matches, JPype1 1.7.1).
+    """
+    for name in _CALLED:
+        kind = jpype.JClass(name).class_
+        for method in kind.getMethods():
+            jpype.JClass(method.getReturnType())
+        for called in (*kind.getMethods(), *kind.getConstructors()):
+            for parameter in called.getParameterTypes():
+                jpype.JClass(parameter)
 
 
 def _quiet(jpype: Any) -> None:
