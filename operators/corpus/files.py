@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import IO
 
 from engine.errors import InvalidInput
 
@@ -37,25 +36,26 @@ class WriterLock:
 
     Raises:
         InvalidInput: Someone else writes there.
+        OSError: The disk refused; the lock is not held.
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "writer.lock"
-        self._file: IO[str] = path.open("a+")
+        self._file = os.open(folder / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._file, 0)
+            os.write(self._file, str(os.getpid()).encode())
         except BlockingIOError as error:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
+            holder = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
             raise InvalidInput(
                 f"{folder} is being written by process {holder}, and a shard has one writer: "
                 "wait until it ends, or open the shard for reading"
             ) from error
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        except OSError:
+            os.close(self._file)
+            raise
 
     def release(self) -> None:
         """Lets others write."""
-        self._file.close()
+        os.close(self._file)

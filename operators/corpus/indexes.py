@@ -129,6 +129,8 @@ class Indexes:
     def commit(self, store: Store, *, closing: bool = False) -> None:
         """Puts on the disk what was followed; the dense graph only when enough of it has changed."""
         self.dense.save(closing=closing)
+        if self._writable and self.lexical.broken:
+            self.follow(store)
         if self.lexical.seq < self._lexical_seq:
             self.lexical.commit(self._lexical_seq)
         feed.forget(store, min(self.dense.saved_seq, self.lexical.seq))

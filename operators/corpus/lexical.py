@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +233,14 @@ class LexicalIndex:
         data = self._java("java.util.HashMap")()
         data.put("seq", str(seq))
         data.put("analysis", self._analysis.mark)
-        with self._disk():
-            self._writer.setLiveCommitData(data.entrySet())
-            self._writer.commit()
+        try:
+            with self._disk():
+                self._writer.setLiveCommitData(data.entrySet())
+                self._writer.commit()
+        except OSError:
+            with suppress(OSError), self._disk():
+                self._writer.rollback()  # what it has begun is in the way of its next commit; see `broken`
+            raise
         self.seq = seq
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -98,7 +99,9 @@ def random_kills(directory: Path, kills: int, seed: int) -> dict[str, Any]:
     chance, lanes = random.Random(seed), [Lane(n, 0, {}) for n in range(LANES)]
     while_opening, in_flight, opening_s = 0, 0, 0.3
     spare = Child(_live)
-    for _ in range(kills):
+    for number in range(kills):
+        if number and number % 25 == 0:
+            sys.stderr.write(f"{number} of {kills} killed\n")
         child, spare = spare, Child(_live)
         child.tell(str(directory), seed, lanes, True)
         told = time.monotonic()
