@@ -1,4 +1,4 @@
-"""The main job, end to end: ingest docs/ and examples/documents/, ask three questions, then one through a toy language model.
+"""The main job, end to end: ingest docs and example documents, ask three questions, then one through a toy language model.
 
 `python -m serve.demo FOLDER`; `make demo` sets everything up and calls it.
 """
@@ -34,7 +34,9 @@ QUESTIONS = (
 
 async def ingest(folder: Path) -> None:
     """Make the corpus, or bring it up to date."""
-    click.echo(f"Ingesting docs/ and examples/documents/ into {folder}; the first start of the models takes some seconds.")
+    click.echo(
+        f"Ingesting docs/ and examples/documents/ into {folder}; the first start of the models takes some seconds."
+    )
     report = await IngestJob([ROOT / "docs", ROOT / "examples" / "documents"], folder, Configuration()).run()
     terminal.print_skipped(report.skipped)
     click.echo(
