@@ -1,4 +1,4 @@
-"""The main job, end to end: ingest docs and example documents, ask three questions, then one through a toy language model.
+"""The main job, end to end: ingest documents, ask three questions, then one through a toy language model.
 
 `python -m serve.demo FOLDER`; `make demo` sets everything up and calls it.
 """
