@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, NamedTuple
 
@@ -53,7 +53,8 @@ def _edges(graph: Graph[Any, Any]) -> Iterator[tuple[int, int, str]]:
 
 def svg(graph: Graph[Any, Any]) -> str:
     """An SVG picture, from left to right in the order in which steps can run; a colour is a stage, bold is a stream."""
-    places = _laid_out(graph)
+    boxes = _boxes(graph)
+    places = _laid_out(graph, boxes)
     width = max(p.left + p.width for p in places.values()) + _MARGIN
     height = max(p.top + p.height for p in places.values()) + _MARGIN
     lines = [
@@ -62,7 +63,6 @@ def svg(graph: Graph[Any, Any]) -> str:
         f"<title>{escape(f'graph {graph.name}')}</title>",
     ]
     lines += [_arrow(places[a], places[b], kind) for a, b, kind in _edges(graph)]
-    boxes = _boxes(graph)
     lines += [text for index, place in places.items() for text in _drawn(boxes[index], place)]
     return "\n".join([*lines, "</svg>"])
 
@@ -80,12 +80,12 @@ def _of_stage(node: Node) -> tuple[str, ...]:
     return node.name, f"on {node.step.stage.name}" if node.step.stage else ""
 
 
-def _laid_out(graph: Graph[Any, Any]) -> dict[int, _Place]:
+def _laid_out(graph: Graph[Any, Any], boxes: Mapping[int, _Box]) -> dict[int, _Place]:
     """Columns by the longest way from an input, each centred."""
     column = dict.fromkeys(range(len(graph.inputs)), 0)
     for node in graph.nodes:
         column[node.index] = 1 + max((column[s] for s in node.sources), default=0)
-    boxes, places, left = _boxes(graph), {}, float(_MARGIN)
+    places, left = {}, float(_MARGIN)
     columns = [[i for i in column if column[i] == c] for c in range(max(column.values()) + 1)]
     heights = {i: _LINE * len(box.lines) + 10.0 for i, box in boxes.items()}
     tallest = max(sum(heights[i] + _BETWEEN_Y for i in members) for members in columns)

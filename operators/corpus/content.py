@@ -94,8 +94,13 @@ def check_metadata(document_id: str, metadata: Metadata) -> None:
         _check_values(msgspec.json.decode(encoded), MAX_NESTING)
     except (TypeError, ValueError, RecursionError) as error:  # a ValueError: no Unicode, or thousands of digits
         raise InvalidInput(f"document {document_id!r}: metadata must be JSON values: {error}") from error
-    if _NUL.search(encoded):
+    if holds_nul(encoded):
         raise InvalidInput(f"document {document_id!r}: a text in the metadata holds a NUL character; remove it")
+
+
+def holds_nul(encoded: bytes) -> bool:
+    """Whether a text in encoded JSON holds a NUL."""
+    return _NUL.search(encoded) is not None
 
 
 def _check_values(value: Any, levels: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Literal, get_origin
 
 import msgspec
@@ -11,8 +10,8 @@ import msgspec
 from engine.errors import GraphError, InvalidInput
 from engine.graph import Graph
 from engine.stream import Stream
+from operators.corpus.content import holds_nul
 
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, and not a backslash followed by u0000
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "stream": (bool | None, None),
     "timeout_seconds": (float | None, None),
@@ -69,7 +68,7 @@ class Body:
         Raises:
             InvalidInput: They are not JSON in UTF-8, or not what the graph takes.
         """
-        if _NUL.search(raw) or b"\0" in raw:
+        if holds_nul(raw) or b"\0" in raw:
             raise InvalidInput("the body holds a NUL character; remove it")
         try:
             body: Any = self._decoder.decode(raw)
