@@ -130,10 +130,11 @@ class Pool:
         shard, placement = self.shards[0], step.placement
         live = placement is not None and placement.live
         again = placement is not None and placement.policy.idempotent
-        used: list[int] = []
+        used: list[Any] = []
         while True:
+            await shard.another(used, scope, patient=again)
             used.append(shard.take(used))
-            items = read(shard.transports[used[-1]].link(describe(step.fn), args, scope, live=live), cost=cost)
+            items = read(used[-1].transport.link(describe(step.fn), args, scope, live=live), cost=cost)
             begun = False
             try:
                 async for item in items:
@@ -143,7 +144,9 @@ class Pool:
                     yield item
             except StageDied:
                 shard.died(used[-1])
-                if begun or not again or not shard.may_retry(used):
+                if begun or not again or not await shard.another(used, scope, patient=True):
+                    raise
+                if not shard.may_retry(used):
                     raise
             else:
                 return

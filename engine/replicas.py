@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -18,11 +18,12 @@ from engine.scope import Scope
 from engine.transport import Transport
 
 _RETRIED = 0.1  # share of the calls: when more die, sending them again would be a storm
-_SAVED_TOKENS = 10.0
+_RETRIES_SAVED = 64.0  # so many calls may be lost with one replica at once
 _CLOSED_S, _CLOSED_MOST_S = 0.5, 30.0  # how long a dead replica is left alone: doubled with each failure
 _SAMPLES = 128
 _SAMPLES_AT_LEAST = 32  # before anything is hedged
 _SLOW = 0.95
+_LOOK_S = 0.02  # between two looks for a replica, while there is none
 
 
 class ReplicaCounters(msgspec.Struct):
@@ -38,19 +39,23 @@ class ReplicaCounters(msgspec.Struct):
 class Bucket:
     """Tokens that calls earn, a share each, and extra calls cost: no more extra calls than that share, but for a few.
 
+    Args:
+        most: Tokens that are kept for later.
+
     >>> bucket = Bucket()
     >>> [bucket.spend() for _ in range(2)], bucket.earn(0.5), bucket.earn(0.5), bucket.spend()
     ([True, False], None, None, True)
     """
 
-    __slots__ = ("_tokens",)
+    __slots__ = ("_most", "_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = 10.0) -> None:
+        self._most = most
         self._tokens = 1.0
 
     def earn(self, share: float) -> None:
         """A call was made."""
-        self._tokens = min(_SAVED_TOKENS, self._tokens + share)
+        self._tokens = min(self._most, self._tokens + share)
 
     def spend(self) -> bool:
         """Whether an extra call may be made; if so, it is paid for."""
@@ -116,11 +121,25 @@ class _Circuit:
         self._failures, self._closed_until = 0, 0.0
 
 
+class _Copy:
+    """One replica, and how it has done."""
+
+    __slots__ = ("circuit", "outstanding", "transport")
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.circuit = _Circuit()
+        self.outstanding = 0
+
+
 class Replicas:
     """The copies of one shard; a call goes to the copy with the fewest calls outstanding, the first among equals.
 
     Args:
-        transports: The ways to them.
+        members: The ways to them: a list, or, where copies come and go, a function that gives those that there are now
+            (the same objects for the same copies, in an order of their age). Copies that come and go are replaced by
+            somebody when they die, so a call that may be run twice waits for one when there is none.
+        name: Of the stage and shard, for errors.
         clock: Source of time.
 
     Attributes:
@@ -129,58 +148,104 @@ class Replicas:
         counters: What became of its calls.
     """
 
-    def __init__(self, transports: Sequence[Transport], *, clock: Clock = MONOTONIC) -> None:
-        self.transports = tuple(transports)
+    def __init__(
+        self,
+        members: Sequence[Transport] | Callable[[], Sequence[Transport]],
+        *,
+        name: str = "a stage",
+        clock: Clock = MONOTONIC,
+    ) -> None:
         self.weight: float | None = None
         self.epoch = 0
         self.counters = ReplicaCounters()
+        self._name = name
+        self._members = members if callable(members) else None
+        self._seen: Sequence[Transport] = () if callable(members) else members
+        self._copies = [_Copy(transport) for transport in self._seen]
         self._clock = clock
-        self._outstanding = [0] * len(transports)
-        self._circuits = [_Circuit() for _ in transports]
+        self._gone = 0  # calls outstanding at copies that have left
         self._latency = Latency()
-        self._hedges, self._retries = Bucket(), Bucket()
+        self._hedges, self._retries = Bucket(), Bucket(_RETRIES_SAVED)
 
-    def take(self, but: Collection[int] = ()) -> int:
-        """Index of the copy for the next call, which counts as outstanding until `give_back`.
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """The ways to the copies that there are now."""
+        return tuple(copy.transport for copy in self._present())
+
+    def _present(self) -> list[_Copy]:
+        if self._members is not None and (now := self._members()) is not self._seen:
+            known = {id(copy.transport): copy for copy in self._copies}
+            self._copies = [known.pop(id(transport), None) or _Copy(transport) for transport in now]
+            self._seen = now
+            self._gone += sum(copy.outstanding for copy in known.values())
+        return self._copies
+
+    def take(self, but: Collection[_Copy] = ()) -> _Copy:
+        """The copy for the next call, which counts as outstanding until `give_back`.
 
         Args:
-            but: Copies that the call was made to already; not all of them.
+            but: Copies that the call was made to already.
+
+        Raises:
+            StageDied: There is no other.
         """
         if not but:
             self.counters.calls += 1
             self._retries.earn(_RETRIED)
+        copies = self._worth_asking(but)
+        if not copies:
+            raise StageDied(f"no replica of {self._name} lives")
+        taken = min(copies, key=_outstanding)
+        taken.circuit.try_out(self._clock.now())
+        taken.outstanding += 1
+        return taken
+
+    def _worth_asking(self, but: Collection[_Copy]) -> list[_Copy]:
+        """Copies besides those that are not known to be dead; when all are, those that nobody will replace."""
         now = self._clock.now()
-        copies = [c for c in range(len(self.transports)) if c not in but]
-        alive = [c for c in copies if self._circuits[c].conducts(now)]
-        index = min(alive or copies, key=self._outstanding.__getitem__)
-        self._circuits[index].try_out(now)
-        self._outstanding[index] += 1
-        return index
+        copies = [copy for copy in self._present() if copy not in but]
+        alive = [copy for copy in copies if copy.circuit.conducts(now)]
+        return alive if alive or self._members is not None else copies
 
-    def give_back(self, index: int) -> None:
-        """The call at copy `index` has ended."""
-        self._outstanding[index] -= 1
+    def give_back(self, copy: _Copy) -> None:
+        """The call at `copy` has ended."""
+        copy.outstanding -= 1
+        if copy not in self._copies:
+            self._gone -= 1
 
-    def answered(self, index: int) -> None:
-        """Copy `index` lives."""
-        self._circuits[index].answered()
+    def answered(self, copy: _Copy) -> None:
+        """The copy lives."""
+        copy.circuit.answered()
 
-    def died(self, index: int) -> None:
-        """Copy `index` is dead; it is left alone for a while."""
+    def died(self, copy: _Copy) -> None:
+        """The copy is dead; it is left alone for a while."""
         self.counters.died += 1
-        self._circuits[index].died(self._clock.now())
+        copy.circuit.died(self._clock.now())
 
-    def may_retry(self, used: Sequence[int]) -> bool:
+    def may_retry(self, used: Sequence[_Copy]) -> bool:
         """Whether a call that those copies failed may be made once more; if so, it is counted."""
-        if len(used) > 1 or len(used) == len(self.transports) or not self._retries.spend():
+        if len(used) > 1 or not self._retries.spend():
             return False
         self.counters.retried += 1
+        return True
+
+    async def another(self, used: Collection[_Copy], scope: Scope, *, patient: bool) -> bool:
+        """Whether a copy besides those is worth asking, perhaps after waiting for one as long as the request lasts.
+
+        Raises:
+            RequestEnded: The request's time was spent waiting.
+        """
+        while not self._worth_asking(used):
+            if self._members is None or not patient:
+                return False
+            scope.check()
+            await asyncio.sleep(_LOOK_S)
         return True
 
     @property
     def outstanding(self) -> int:
         """Calls and streams that have not ended."""
-        return sum(self._outstanding)
+        return self._gone + sum(copy.outstanding for copy in self._copies)
 
     async def call(self, method: Method, args: Sequence[Any], scope: Scope, policy: Policy = ONCE) -> Answer:
         """Run a method on one copy, or, as far as the policy goes, on a second one.
@@ -189,15 +254,16 @@ class Replicas:
             StageDied: The copy died, and a second one too or there was none to try.
             HeadraceError: Whatever the method raised.
         """
-        if not policy.idempotent or len(self.transports) == 1:
+        if not policy.idempotent or (self._members is None and len(self._copies) == 1):
             return await self._attempt(self.take(), method, args, scope)
         self._hedges.earn(policy.hedged)
         return await self._race(method, args, scope, policy)
 
     async def _race(self, method: Method, args: Sequence[Any], scope: Scope, policy: Policy) -> Answer:
         """The first answer of one copy, and of a second one when that is slow or dead."""
-        used: list[int] = []
+        used: list[_Copy] = []
         running: list[asyncio.Task[Answer]] = []
+        patient = not policy.loses  # others answer in its place, if it does
 
         def begin() -> asyncio.Task[Answer]:
             used.append(self.take(used))
@@ -206,14 +272,15 @@ class Replicas:
             running.append(task)
             return task
 
+        await self.another((), scope, patient=patient)
         begin()
         hedge: asyncio.Task[Answer] | None = None
-        slow_s = self._latency.slow_s if policy.hedged else None
+        slow_s = self._latency.slow_s if policy.hedged and len(self._copies) > 1 else None
         try:
             while True:
                 done, _ = await asyncio.wait(running, timeout=slow_s, return_when=asyncio.FIRST_COMPLETED)
                 slow_s = None
-                if not done and self._hedges.spend():
+                if not done and self._worth_asking(used) and self._hedges.spend():
                     self.counters.hedged += 1
                     hedge = begin()
                 for task in done:
@@ -225,17 +292,17 @@ class Replicas:
                         raise failure
                     if running:
                         continue  # the other one may answer
-                    if not self.may_retry(used):
+                    if not await self.another(used, scope, patient=patient) or not self.may_retry(used):
                         raise failure
                     begin()
         finally:
             for task in running:
                 task.cancel()
 
-    async def _attempt(self, copy: int, method: Method, args: Sequence[Any], scope: Scope) -> Answer:
+    async def _attempt(self, copy: _Copy, method: Method, args: Sequence[Any], scope: Scope) -> Answer:
         began = self._clock.now()
         try:
-            answer = await self.transports[copy].call(method, args, scope)
+            answer = await copy.transport.call(method, args, scope)
         except StageDied:
             self.died(copy)
             raise
@@ -245,6 +312,10 @@ class Replicas:
         self._latency.add(self._clock.now() - began)
         self.weight, self.epoch = answer.weight, answer.epoch
         return answer
+
+
+def _outstanding(copy: _Copy) -> int:
+    return copy.outstanding
 
 
 def _looked_at(task: asyncio.Task[Answer]) -> None:

@@ -31,14 +31,14 @@ class Session:
 
     Args:
         engine: "local": stages live in this process (isolated ones in child processes). "ray": each replica is an
-            actor of the Ray cluster that `ray.init` finds, or of a new one on this machine.
+            actor of the Ray cluster that `ray.init` finds, or of a new one on this machine. Or whatever starts a stage.
 
     Raises:
         InvalidInput: There is no such engine.
     """
 
-    def __init__(self, engine: EngineName = "local") -> None:
-        self._open = _opener(engine)
+    def __init__(self, engine: EngineName | Opener = "local") -> None:
+        self._open = engine if callable(engine) else _opener(engine)
         self._pools: dict[Stage[Any], Pool] = {}
 
     async def start(self, graph: Graph[P, R]) -> Running[P, R]:

@@ -27,6 +27,34 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     custom: dict[str, float] = msgspec.field(default_factory=dict)
 
 
+class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Between how many replicas a shard has, and when it gets another; obeyed where Ray Serve runs the stage.
+
+    Args:
+        least: Replicas that are always there, 1 or more.
+        most: Replicas that there may be.
+        queued_s: Seconds of work that may wait at a replica before there is another.
+        up_after_s: For how long more must be wanted, in seconds.
+        down_after_s: For how long fewer must be wanted, in seconds.
+
+    Raises:
+        GraphError: A number is out of its range.
+    """
+
+    least: int = 1
+    most: int = 1
+    queued_s: float = 2.0
+    up_after_s: float = 5.0
+    down_after_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise GraphError(f"scaling is from {self.least} to {self.most} replicas; expected 1 <= least <= most")
+        for name in ("queued_s", "up_after_s", "down_after_s"):
+            if not getattr(self, name) > 0:
+                raise GraphError(f"scaling's {name} is {getattr(self, name)!r}; expected seconds above 0")
+
+
 class Stage(Generic[S]):
     """State that heavy steps share, and where it lives.
 
@@ -43,6 +71,7 @@ class Stage(Generic[S]):
         replicas: Copies of each shard; a call goes to the one with the fewest calls outstanding.
         isolated: With the local engine, give it a process of its own (a JVM that must not share one with torch).
         environment: Environment variables for its process or actor.
+        scaling: How the number of replicas follows the load; None keeps it.
 
     Example:
         >>> class Counter:
@@ -63,6 +92,7 @@ class Stage(Generic[S]):
         replicas: int = 1,
         isolated: bool = False,
         environment: Mapping[str, str] | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         for what, value in (("shards", 1 if shards is None else shards), ("replicas", replicas)):
             if value < 1:
@@ -74,6 +104,7 @@ class Stage(Generic[S]):
         self.replicas = replicas
         self.isolated = isolated
         self.environment = dict(environment or {})
+        self.scaling = scaling
         self.methods: dict[str, Method] = {}  # those that steps use, with their types, for the far side of a hop
 
     @overload
@@ -157,6 +188,8 @@ class Stage(Generic[S]):
             where.append(f"{self.shards} shard{'s' if self.shards > 1 else ''}")
         if self.replicas > 1:
             where.append(f"{self.replicas} replicas")
+        if self.scaling is not None:
+            where.append(f"{self.scaling.least} to {self.scaling.most} replicas")
         if self.isolated:
             where.append("own process")
         return ", ".join(where)

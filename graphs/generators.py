@@ -18,7 +18,8 @@ from operators.models.vllm_engine import VllmConfig, VllmEngine, vllm_environmen
 
 GeneratorConfig = ExtractConfig | LlamaCppConfig | OpenAIConfig | VllmConfig
 
-_AGAIN = Policy(idempotent=True)  # as long as nothing was said
+AGAIN = Policy(idempotent=True)
+"""Of whoever gives the same answer again; of a stream as long as nothing was said."""
 
 Generate = Step[[Prompt], Stream[Delta]]
 Count = Step[[list[str]], list[int]]
@@ -36,10 +37,12 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         return cast("Generate", answer), step(count_words, name="count")
     if isinstance(config, LlamaCppConfig):
         llama = Stage("generator", partial(LlamaCpp.open, config), resources=Resources(gpus=gpus))
-        return llama.step(LlamaCpp.generate, live=True, policy=_AGAIN), llama.step(LlamaCpp.count_tokens, name="count")
+        return llama.step(LlamaCpp.generate, live=True, policy=AGAIN), llama.step(
+            LlamaCpp.count_tokens, name="count", policy=AGAIN
+        )
     if isinstance(config, OpenAIConfig):
         remote = Stage("generator", partial(OpenAICompatible.open, config))
-        return remote.step(OpenAICompatible.generate, live=True, policy=_AGAIN), remote.step(
+        return remote.step(OpenAICompatible.generate, live=True, policy=AGAIN), remote.step(
             OpenAICompatible.count_tokens, name="count"
         )
     environment = vllm_environment(config)
@@ -50,4 +53,6 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         environment=environment,
         isolated=True,  # it needs its environment before it is imported
     )
-    return vllm.step(VllmEngine.generate, live=True, policy=_AGAIN), vllm.step(VllmEngine.count_tokens, name="count")
+    return vllm.step(VllmEngine.generate, live=True, policy=AGAIN), vllm.step(
+        VllmEngine.count_tokens, name="count", policy=AGAIN
+    )

@@ -14,7 +14,7 @@ from engine.policy import Policy
 from engine.stage import Resources, Stage
 from engine.step import Step, step
 from engine.stream import Stream
-from graphs.generators import Count, Generate, GeneratorConfig, generator_steps
+from graphs.generators import AGAIN, Count, Generate, GeneratorConfig, generator_steps
 from operators.chunk import ChunkConfig
 from operators.chunking import Chunker
 from operators.cite import cite
@@ -163,7 +163,9 @@ class Parts:
     @cached_property
     def _embed(self) -> Step[[Plan], np.ndarray]:
         nothing = np.zeros(self.profile.corpus.config.dimension, np.float32)
-        return self.embedder.step(Embedder.embed_question, name="embed").when(asks_for_dense, otherwise=nothing)
+        return self.embedder.step(Embedder.embed_question, name="embed", policy=AGAIN).when(
+            asks_for_dense, otherwise=nothing
+        )
 
     @cached_property
     def _dense(self) -> Step[[Plan, np.ndarray], Ranking]:
@@ -214,7 +216,7 @@ class Parts:
         stage = Stage(
             "reranker", partial(Reranker.open, self.profile.reranker), resources=Resources(gpus=self.profile.gpus)
         )
-        return stage.step(Reranker.rerank)
+        return stage.step(Reranker.rerank, policy=AGAIN)
 
     # Answers
 

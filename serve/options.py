@@ -50,7 +50,7 @@ def shared(command: Callable[P, None]) -> Callable[P, None]:
     return _with(
         command,
         corpus_option,
-        click.option("--config", help="TOML file with models and settings. [default: $HEADRACE_CONFIG]"),
+        config_option,
         click.option("--engine", type=click.Choice(["local", "ray"]), default="local", help="Where stages run."),
     )
 
@@ -59,6 +59,11 @@ def corpus_option(command: Callable[P, None]) -> Callable[P, None]:
     """The option that names the corpus."""
     help_text = "Folder of the corpus. [default: $HEADRACE_CORPUS or ~/.headrace/corpus]"
     return click.option("--corpus", help=help_text)(command)
+
+
+def config_option(command: Callable[P, None]) -> Callable[P, None]:
+    """The option that names the configuration file."""
+    return click.option("--config", help="TOML file with models and settings. [default: $HEADRACE_CONFIG]")(command)
 
 
 def as_json_option(command: Callable[P, None]) -> Callable[P, None]:

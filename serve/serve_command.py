@@ -6,17 +6,15 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
-from typing import cast
 
 import click
 
 from engine.errors import InvalidInput
-from engine.run import EngineName
 from graphs.parts import Parts
 from graphs.rag import rag
 from graphs.search import search
 from operators.corpus.manifest import open_corpus
-from serve.options import shared, told
+from serve.options import config_option, corpus_option, told
 from serve.settings import corpus_directory, read_configuration
 
 PORT = 7272
@@ -36,7 +34,15 @@ def check_cluster(file: Path) -> None:
 
 
 @click.command()
-@shared
+@corpus_option
+@config_option
+@click.option(
+    "--engine",
+    type=click.Choice(["ray", "local"]),
+    default="ray",
+    show_default=True,
+    help="ray: Ray Serve, which replaces what dies; local: one process, which starts sooner and takes less memory.",
+)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen at; other machines reach 0.0.0.0."
 )
@@ -47,6 +53,27 @@ def serve(corpus: str | None, config: str | None, engine: str, *, host: str, por
 
     There is no authentication: at another address than a loopback one, whoever reaches the port may ask anything.
     """
+    if engine == "ray":
+        _on_ray(corpus, config, host, port)
+    else:
+        _in_one_process(corpus, config, host, port)
+
+
+def _on_ray(corpus: str | None, config: str | None, host: str, port: int) -> None:
+    from serve.ray_serve.foreground import run_until_stopped  # noqa: PLC0415 - the other engine needs no Ray
+
+    configuration = read_configuration(config)  # mistakes are told before Ray is started, which takes seconds
+    configuration.profile(open_corpus(corpus_directory(corpus)))
+
+    def application(log: Path) -> object:
+        from serve.ray_serve.application import ServeArguments, ready_application  # noqa: PLC0415 - imports Ray Serve
+
+        return ready_application(ServeArguments(corpus=corpus, config=config), log=str(log))
+
+    run_until_stopped(application, host, port, sys.stderr)
+
+
+def _in_one_process(corpus: str | None, config: str | None, host: str, port: int) -> None:
     from serve.gateway.app import Gateway  # noqa: PLC0415 - the other commands need no web server
     from serve.gateway.server import serve as serve_http  # noqa: PLC0415 - as above
 
@@ -55,5 +82,5 @@ def serve(corpus: str | None, config: str | None, engine: str, *, host: str, por
         logging.getLogger(name).setLevel(logging.WARNING)
     configuration = read_configuration(config)
     parts = Parts(configuration.profile(open_corpus(corpus_directory(corpus))))
-    gateway = Gateway([search(parts), rag(parts)], configuration.serve, engine=cast("EngineName", engine))
+    gateway = Gateway([search(parts), rag(parts)], configuration.serve)
     asyncio.run(serve_http(gateway, host, port))

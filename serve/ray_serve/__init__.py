@@ -1,0 +1,1 @@
+"""The gateway on Ray Serve: graphs on HTTP, their stages as deployments."""

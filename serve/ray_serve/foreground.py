@@ -1,0 +1,128 @@
+"""An application of Ray Serve in the foreground, with a Ray of its own or in a cluster; it ends with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from engine.errors import InvalidInput, StageDied
+from serve.ray_serve import guard
+from serve.ray_serve.environment import MODE, of_one_run, set_environment
+
+APPLICATION = "headrace"
+_OBJECTS_BYTES = 200 * 2**20  # nothing large goes through Ray's object store here
+
+
+@contextmanager
+def ray_serve(host: str, port: int, *, cpus: int | None = None) -> Iterator[Path]:
+    """Ray with Serve inside the block: the cluster that RAY_ADDRESS names, or one of this machine alone.
+
+    Args:
+        host: Address for HTTP.
+        port: TCP port for HTTP.
+        cpus: Processors that a cluster of this machine's own counts; None for those that there are, and 4 at least,
+            since what a stage asks for is a share of one that it rarely uses.
+
+    Yields:
+        A folder for files of this run.
+
+    Raises:
+        InvalidInput: Serve runs in the cluster already, or nobody can listen there.
+    """
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="headrace", dir="/tmp"))
+        watching = guard.begin(folder)
+        stack.callback(_released, watching)
+        alone = "RAY_ADDRESS" not in os.environ
+        if alone:
+            # Ray's own ports are on every interface; whoever has no token is refused there.
+            token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            set_environment({**token, **of_one_run(folder)})
+        else:
+            set_environment(MODE)
+        _start(host, port, folder if alone else None, cpus)
+        stack.callback(_end)
+        yield folder
+
+
+def _start(host: str, port: int, folder: Path | None, cpus: int | None) -> None:
+    import ray  # noqa: PLC0415 - reads the environment that was just set
+    from ray import serve  # noqa: PLC0415 - as above
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+    if folder is not None:
+        options |= {
+            "num_cpus": cpus or max(4, os.cpu_count() or 1),
+            "include_dashboard": False,
+            "object_store_memory": _OBJECTS_BYTES,
+            "_temp_dir": str(folder),
+            "_node_ip_address": "127.0.0.1",
+        }
+    ray.init(**options)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    if folder is None and (running := serve.status().applications):
+        raise InvalidInput(
+            f"Ray Serve runs in this cluster already, with {', '.join(running)}; `serve shutdown` ends it"
+        )
+    serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+
+
+def _end() -> None:
+    import ray  # noqa: PLC0415 - as in _start
+    from ray import serve  # noqa: PLC0415 - as in _start
+
+    with contextlib.redirect_stderr(io.StringIO()):  # Ray tells that the controller is dead, which was asked for
+        serve.shutdown()
+        ray.shutdown()
+
+
+def _released(watching: subprocess.Popen[bytes]) -> None:
+    watching.stdin.close()  # type: ignore[union-attr] # it is a pipe
+    watching.wait()
+
+
+def run_until_stopped(app: Callable[[Path], Any], host: str, port: int, out: TextIO) -> None:
+    """Serve until SIGINT or SIGTERM comes, showing the gateway's log.
+
+    Args:
+        app: Makes the application, given the file that its gateways write their log to.
+        host: Address for HTTP.
+        port: TCP port for HTTP.
+        out: Where lines go.
+    """
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    with ray_serve(host, port) as folder:
+        from ray import serve  # noqa: PLC0415 - as in _start
+
+        log = folder / "gateway.log"
+        log.touch()
+        _say(out, f"starting on http://{host}:{port}")
+        try:
+            serve.run(app(log), name=APPLICATION, route_prefix="/")
+        except RuntimeError as error:  # Serve gave up; it says where and why
+            raise StageDied(f"the application could not be started: {error}") from error
+        _say(out, "ready")
+        with log.open(encoding="utf-8") as lines:
+            while not stopped.wait(0.2):
+                out.writelines(lines)
+                out.flush()
+        _say(out, "ending")
+
+
+def _say(out: TextIO, text: str) -> None:
+    out.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    out.flush()
