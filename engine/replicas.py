@@ -175,7 +175,9 @@ class Replicas:
     def _present(self) -> list[_Copy]:
         if self._members is not None and (now := self._members()) is not self._seen:
             known = {id(copy.transport): copy for copy in self._copies}
-            self._copies = [known.pop(id(transport), None) or _Copy(transport) for transport in now]
+            self._copies = [known.get(id(transport)) or _Copy(transport) for transport in now]
+            for copy in self._copies:
+                known.pop(id(copy.transport), None)
             self._seen = now
             self._gone += sum(copy.outstanding for copy in known.values())
         return self._copies

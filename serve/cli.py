@@ -28,7 +28,7 @@ from serve.ingest_job import IngestJob
 from serve.ingest_reader import Tenancy
 from serve.options import Asking, Person, acting, asking, shared, told
 from serve.query_job import answer_queries
-from serve.serve_command import check_cluster, serve
+from serve.serve_command import check_cluster, deploy, environment, serve
 from serve.settings import corpus_directory, read_configuration
 from serve.simulate_command import simulate_command
 
@@ -199,7 +199,7 @@ def explain(graph: str, corpus: str | None, config: str | None, engine: str, *, 
     click.echo(drawn.dot() if dot else drawn.explain())
 
 
-for _command in (serve, check_cluster, simulate_command, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
+for _command in (serve, deploy, environment, check_cluster, simulate_command, *DOCUMENT_COMMANDS, *CORPUS_COMMANDS):
     main.add_command(_command)
 
 

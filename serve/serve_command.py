@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import sys
 from pathlib import Path
 
@@ -24,13 +25,57 @@ PORT = 7272
 @click.argument("file", type=click.Path(path_type=Path))
 @told
 def check_cluster(file: Path) -> None:
-    """Check a file for `ray up` before it starts machines; nothing is sent anywhere."""
+    """Check a file for `ray up`, a KubeRay RayService or a Ray Serve config; nothing is sent anywhere."""
     from serve.cluster_file import check_cluster_file  # noqa: PLC0415 - imports Ray
+    from serve.ray_serve.application import deployments_in  # noqa: PLC0415 - as above
 
-    found = check_cluster_file(file)
+    found = check_cluster_file(file, deployments_in)
     if found:
         raise InvalidInput("\n  ".join([f"{file}: {len(found)} to mend", *found]))
     click.echo(f"{file}: nothing wrong found")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@corpus_option
+@config_option
+@click.option("--address", default="http://127.0.0.1:8265", show_default=True, help="The cluster's dashboard.")
+@click.option("--write", is_flag=True, help="Write FILE for the corpus, and deploy nothing.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --write: address to listen at.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="With --write: TCP port.")
+@told
+def deploy(
+    file: Path, corpus: str | None, config: str | None, address: str, *, write: bool, host: str, port: int
+) -> None:
+    """Give FILE, a Ray Serve config, to a running cluster and wait until what it describes runs.
+
+    Ray on every node must have been started with headrace's environment: `headrace environment` prints it.
+    """
+    from serve.ray_serve.application import ServeArguments  # noqa: PLC0415 - imports Ray Serve
+    from serve.ray_serve.submit import config_for, read_config, submit  # noqa: PLC0415 - as above
+
+    if write:
+        folder = open_corpus(corpus_directory(corpus)).directory.resolve()
+        found = None if config is None else str(Path(config).resolve())
+        try:
+            out = file.open("x", encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(f"{file} cannot be written: {error}; name a file that is not there yet") from error
+        with out:
+            out.write(config_for(ServeArguments(corpus=str(folder), config=found), host=host, port=port))
+        click.echo(f"{file} written; `headrace deploy {file}` gives it to a cluster")
+        return
+    submit(read_config(file), address, click.echo)
+
+
+@click.command()
+@told
+def environment() -> None:
+    """Print the variables that every node's `ray start` needs, as shell commands."""
+    from serve.ray_serve.environment import MODE  # noqa: PLC0415 - the other commands do without
+
+    for name, value in MODE.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
 
 
 @click.command()

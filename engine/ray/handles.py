@@ -62,8 +62,8 @@ class HandleTransport(RemoteTransport):
         """
         if len(frame) > _MOST_BYTES:
             raise InvalidInput(
-                f"a message of {len(frame):,} bytes to stage {self._name!r} is longer than the {_MOST_BYTES:,} that may "
-                "be sent; send less at once"
+                f"a message of {len(frame):,} bytes to stage {self._name!r} is longer than the {_MOST_BYTES:,} that "
+                "may be sent; send less at once"
             )
         request = ASGIRequest(
             pickled_request_metadata=_METADATA,

@@ -19,7 +19,7 @@ from ray.serve.handle import DeploymentHandle
 
 from engine.errors import InvalidInput
 from engine.graph import Graph
-from engine.ray.deployments import deployments_of, open_on_handles
+from engine.ray.deployments import deployments_of, names_of, open_on_handles
 from engine.stage import Stage
 from graphs.parts import Parts
 from graphs.rag import rag
@@ -144,6 +144,17 @@ def ready_application(asked: ServeArguments, *, log: str | None = None) -> Appli
     config = None if asked.config is None else str(Path(asked.config).resolve())
     limits = read_configuration(config).serve
     return application(partial(ready_made, str(corpus), config), limits, gateways=asked.gateways, log=log)
+
+
+def deployments_in(application: Mapping[str, Any]) -> list[str] | None:
+    """The deployments of an application of a Serve config file; None for one of others, or whose corpus is not here."""
+    if not str(application.get("import_path", "")).startswith("serve.ray_serve.application"):
+        return None
+    args = application.get("args") or {}
+    if not (corpus_directory(args.get("corpus")) / "manifest.json").exists():
+        return None
+    graphs = ready_made(str(corpus_directory(args.get("corpus"))), args.get("config"))
+    return [GATEWAY, *(name for stage in _stages(graphs) for name in names_of(stage))]
 
 
 def _log_to(path: Path) -> None:

@@ -19,6 +19,8 @@ MODE = {
     # A gateway that sheds load answers 503; the front must not take it for dead.
     "RAY_SERVE_HAPROXY_OBSERVE_MARK_DOWN_ENABLED": "0",
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+    # What a gateway took and died of without a word goes to another one: graphs read, so asking twice does no harm.
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_BINARY_PATH": str(_FRONT),
 }
 ALONE = {
@@ -44,7 +46,7 @@ def of_one_run(folder: Path) -> dict[str, str]:
     Args:
         folder: For its sockets and files; a short path, since names of Unix sockets have 107 bytes at most.
     """
-    metrics, statistics = free_ports(2)
+    metrics, statistics, fallback, fallback_grpc = free_ports(4)
     return {
         **MODE,
         **ALONE,
@@ -55,6 +57,8 @@ def of_one_run(folder: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(statistics),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(fallback_grpc),
     }
 
 

@@ -1,8 +1,8 @@
 """HAProxy as Ray Serve starts it, without splicing; the command `headrace-haproxy`.
 
-Serve's configuration lets HAProxy splice bodies in the kernel. Then HAProxy 2.8 does not see that a client has left whose
-connection had carried a request before: measured here, 19 of 25 such clients went unnoticed, and their work went on to
-its end; without splicing none of 25.
+Serve's configuration lets HAProxy splice bodies in the kernel. Then HAProxy 2.8 does not see that a client has left
+whose connection had carried a request before: measured here, 19 of 25 such clients went unnoticed, and their work went
+on to its end; without splicing none of 25.
 """
 
 from __future__ import annotations

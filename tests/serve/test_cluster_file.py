@@ -1,79 +1,69 @@
-"""The shipped cluster file is good, and each kind of mistake is found, those that Ray lets pass among them."""
+"""Each of the three kinds of file is recognised by what is in it, and what is none of them is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from engine.errors import InvalidInput
 from serve.cli import main
 from serve.cluster_file import check_cluster_file
-from serve.settings import read_configuration
 
-SHIPPED = Path(__file__).parents[2] / "deploy" / "cluster.yaml"
+# Ray's own models, as they are imported.
+pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-def changed(tmp_path: Path, *path: str, value: object) -> Path:
-    """The shipped file with one value set, or taken out by None."""
-    config = yaml.safe_load(SHIPPED.read_text())
-    at = config
-    for key in path[:-1]:
-        at = at[key]
-    if value is None:
-        del at[path[-1]]
-    else:
-        at[path[-1]] = value
-    file = tmp_path / "cluster.yaml"
-    file.write_text(yaml.safe_dump(config))
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
     return file
 
 
-def test_the_shipped_file_is_good_and_so_are_its_settings():
-    assert check_cluster_file(SHIPPED) == []
-    configuration = read_configuration(str(SHIPPED.with_suffix(".toml")))
-    assert configuration.gpus == 1.0
-    types = yaml.safe_load(SHIPPED.read_text())["available_node_types"]
-    assert max(t["resources"].get("GPU", 0) for t in types.values()) >= configuration.gpus
-
-
-GPU = ("available_node_types", "gpu")
+@pytest.mark.parametrize("name", ["cluster.yaml", "rayservice.yaml"])
+def test_the_command_finds_nothing_wrong_with_a_shipped_file(name):
+    good = CliRunner().invoke(main, ["check-cluster", str(DEPLOY / name)])
+    assert (good.exit_code, good.stdout) == (0, f"{DEPLOY / name}: nothing wrong found\n")
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("text", "said"),
     [
-        (("max_worker",), 3, "max_worker"),  # by Ray
-        (("head_node_type",), "haed", "head_node_type"),  # by Ray
-        ((*GPU, "resources", "GPU"), "one", "one"),  # by Ray
-        ((*GPU, "max_worker"), 3, "max_worker"),  # by Ray
-        (("provider", "region"), None, "region"),  # Ray lets these pass
-        ((*GPU, "node_config", "InstanceTyp"), "g6.xlarge", "do you mean InstanceType?"),
-        ((*GPU, "node_config", "InstanceType"), None, "names no machine"),
-        ((*GPU, "min_workers"), 9, "more than max_workers"),
-        ((*GPU, "resources", "GPU"), 0, "resources say none"),
-        ((*GPU, "node_config", "InstanceType"), "m7i.large", "actors would wait for ever"),
-        (("worker_start_ray_commands",), ["ray start --address=$RAY_HEAD_IP:6379"], "RAY_AUTH_MODE=token"),
+        ("cluster_name: x\nprovider: {type: aws}", "provider.region is missing"),
+        ("kind: RayService\nmetadata: {name: x}", "spec is missing"),
+        ("apiVersion: v1\nkind: ConfigMap\n---\napiVersion: ray.io/v1\nkind: RayService", "metadata is missing"),
+        ("kind: RayCluster", "it has: RayCluster"),
+        ("applications: [{name: a, import_path: 'json:dumps', args: {}}]", "http_options.host is missing"),
+        ("import_path: 'json:dumps'", "applications: Field required"),
     ],
 )
-def test_each_mistake_is_told_with_its_place(tmp_path, path, value, said):
-    found = check_cluster_file(changed(tmp_path, *path, value=value))
+def test_a_file_is_recognised_by_its_keys(tmp_path, text, said):
+    found = check_cluster_file(written(tmp_path, text))
     assert any(said in sentence for sentence in found), found
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "a: [", "", "\x00"])
+@pytest.mark.parametrize("text", ["- a\n- b", "a: [", "", "\x00", "cluster_name: a\n---\ncluster_name: b"])
 def test_what_is_no_cluster_file_is_refused(tmp_path, text):
-    (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InvalidInput, match=r"x\.yaml"):
-        check_cluster_file(tmp_path / "x.yaml")
+        check_cluster_file(written(tmp_path, text))
+
+
+def test_an_application_that_can_be_built_tells_the_names_of_its_deployments(tmp_path):
+    text = """
+        http_options: {host: 127.0.0.1, port: 8000}
+        applications: [{name: a, import_path: "json:dumps", args: {n: 2}, deployments: [{name: dense-2}]}]"""
+    file = written(tmp_path, text)
+    assert check_cluster_file(file) == []
+    found = check_cluster_file(file, lambda application: [f"dense-{i}" for i in range(application["args"]["n"])])
+    assert len(found) == 1
+    assert "applications[0].deployments[0].name" in found[0]
+    assert "it has dense-0, dense-1" in found[0]
 
 
 def test_the_command_prints_what_is_wrong_and_ends_with_2(tmp_path):
-    good = CliRunner().invoke(main, ["check-cluster", str(SHIPPED)])
-    assert (good.exit_code, good.stdout) == (0, f"{SHIPPED}: nothing wrong found\n")
-    bad = changed(tmp_path, "provider", "region", value=None)
-    told = CliRunner().invoke(main, ["check-cluster", str(bad)])
+    told = CliRunner().invoke(main, ["check-cluster", str(written(tmp_path, "provider: {type: aws}"))])
     assert told.exit_code == 2
     assert "provider.region is missing" in told.output
