@@ -1,8 +1,8 @@
 """How much does serving add to a search whose shards take 1 ms?
 
-headrace on Ray Serve (planner and fusion in the gateway; three shards and a reranker behind it) against a composition of
-seven deployments in plain Ray Serve, in both of its modes, with the same operators, all interleaved in one run: 1, 8 and
-32 clients, each asking again as soon as it has its answer.
+headrace on Ray Serve (planner and fusion in the gateway; three shards and a reranker behind it) against a composition
+of seven deployments in plain Ray Serve, in both of its modes, with the same operators, all interleaved in one run: 1, 8
+and 32 clients, each asking again as soon as it has its answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What benchmarks of serving compare, each in a process with a Ray of its own: headrace, and plain Ray Serve.
 
-`python -m benchmarks.serve_sides MODE` starts the applications of one mode of Serve ("optimised": HAProxy and gRPC, the one
-that headrace runs in, with both sides; "default": plain Serve alone), prints their addresses as JSON, and ends with its
-standard input. The operators are the same on both sides: functions and classes of this module.
+`python -m benchmarks.serve_sides MODE` starts the applications of one mode of Serve ("optimised": HAProxy and gRPC, the
+one that headrace runs in, with both sides; "default": plain Serve alone), prints their addresses as JSON, and ends with
+its standard input. The operators are the same on both sides: functions and classes of this module.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _one(rankings: list[list[Hit]]) -> list[Hit]:
 
 
 def graphs() -> list[Any]:
-    """headrace's side."""
+    """The graphs that headrace serves."""
     generate = Stage("tokens", Tokens, resources=_SMALL).step(Tokens.generate)
     search_shards = Stage("shard", Shard, shards=SHARDS, resources=_SMALL).gather(Shard.search, _one)
     rerank = Stage("ranker", Ranker, resources=_SMALL).step(Ranker.rerank)
@@ -109,9 +109,9 @@ def _fuse_gathered(hits: list[Hit]) -> list[Hit]:
 
 def plain() -> tuple[Any, Any]:
     """Plain Serve's side: a relay of one hop, and a search of seven deployments."""
-    from ray import serve  # noqa: PLC0415 - reads the environment, which is set before
-    from starlette.requests import Request  # noqa: PLC0415 - as ray
-    from starlette.responses import Response, StreamingResponse  # noqa: PLC0415 - as ray
+    from ray import serve
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
 
     def deployed(kind: type, name: str, *args: Any) -> Any:
         options = {"ray_actor_options": {"num_cpus": 0.1}, "max_ongoing_requests": 1000}
@@ -156,8 +156,8 @@ def plain() -> tuple[Any, Any]:
 
 def run_side(mode: str) -> None:
     """Serve the sides of one mode until standard input ends."""
-    from serve.ray_serve import guard  # noqa: PLC0415 - the parent needs none of it
-    from serve.ray_serve.environment import ALONE, MODE, free_ports, of_one_run  # noqa: PLC0415 - as above
+    from serve.ray_serve import guard
+    from serve.ray_serve.environment import ALONE, MODE, free_ports, of_one_run
 
     folder = Path(tempfile.mkdtemp(prefix="hb", dir="/tmp"))
     watching = guard.begin(folder)
@@ -165,8 +165,8 @@ def run_side(mode: str) -> None:
     if mode == "default":
         for name in MODE:
             os.environ.pop(name, None)
-    import ray  # noqa: PLC0415 - reads the environment
-    from ray import serve  # noqa: PLC0415 - as above
+    import ray
+    from ray import serve
 
     port = free_ports(1)[0]
     ray.init(
@@ -180,7 +180,7 @@ def run_side(mode: str) -> None:
     serve.run(search, name="search", route_prefix="/search")
     addresses = {f"serve {mode}": {"relay": f"{root}/relay", "search": f"{root}/search"}}
     if mode == "optimised":
-        from serve.ray_serve.application import application  # noqa: PLC0415 - as above
+        from serve.ray_serve.application import application
 
         config = GatewayConfig(active=256)
         serve.run(application(graphs, config), name="headrace", route_prefix="/")

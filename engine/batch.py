@@ -77,6 +77,7 @@ class Request(Generic[Item]):
     results: list[Any]
     placed: int = 0  # order[:placed] went into batches
     served_s: float = 0.0  # time in which a batch with items of this request ran
+    batch: int = 0  # items of the largest of these
     outcome: Outcome = field(default=Outcome.WAITING)
 
     @property

@@ -256,6 +256,7 @@ class BatchQueue(Generic[Item]):
         self._recent_s = _MEMORY * self._recent_s + seconds
         for request in batch.requests:
             request.served_s += seconds
+            request.batch = max(request.batch, len(batch.items))
 
 
 class _LazyHeap(Generic[Item]):

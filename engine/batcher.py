@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from engine.batch import Batch, BatchLimits, Outcome, Request
 from engine.batch_queue import BatcherStatistics, BatchQueue
@@ -17,6 +17,7 @@ from engine.clock import MONOTONIC, Clock
 from engine.errors import HeadraceError, StageDied, StepFailed
 from engine.meter import report_queued
 from engine.scope import Scope, current_scope
+from engine.spans import OpenSpan
 
 __all__ = ["BatchLimits", "Batcher", "BatcherStatistics", "Timed"]
 
@@ -141,7 +142,7 @@ class Batcher(Generic[Item, Out]):
         if error is not None:
             raise error
         queued_s = max(0.0, self._clock.now() - request.entered - request.served_s)
-        report_queued(queued_s)
+        report_queued(queued_s, request.batch)
         results, request.results = request.results, []  # the queue may remember the request for a while
         return Timed(results, queued_s, request.served_s)
 
@@ -182,7 +183,11 @@ class Batcher(Generic[Item, Out]):
         """Run batches until nothing waits. This and what it calls run in the worker thread."""
         try:
             while (batch := self._form()) is not None:
-                self._settle(batch, self._run(batch.items))
+                span = _span_of(batch, self._name)
+                ran = self._run(batch.items)
+                if span is not None:
+                    span.end(ran.error)
+                self._settle(batch, ran)
         except BaseException as defect:  # ours, or the clock's: nobody may be left waiting
             with self._lock:
                 self._serving = False
@@ -233,6 +238,21 @@ class Batcher(Generic[Item, Out]):
             error.__cause__ = cause
             answers.append((self._waiters[request], error))
         return answers
+
+
+def _span_of(batch: Batch[Any], name: str) -> OpenSpan | None:
+    """A span of the batch, with links to all its requests that have one; a part of the first, to be found there."""
+    members = [request.scope.span for request in batch.requests if request.scope.span is not None]
+    if not members:
+        return None
+    span = members[0].child(f"{name} batch", links=[member.context for member in members])
+    span.attributes |= {
+        "headrace.batch_items": len(batch.items),
+        "headrace.batch_requests": len(batch.requests),
+        "headrace.batch_cost": batch.cost,
+        "headrace.batch_padded_cost": batch.padded_cost,
+    }
+    return span
 
 
 def _post(answers: _Answers) -> None:

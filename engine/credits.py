@@ -77,6 +77,16 @@ class Producer(Generic[T]):
         """Items that the source has given so far."""
         return self._first + len(self._items)
 
+    @property
+    def credits(self) -> int:
+        """Items that were asked for and are not there yet."""
+        return max(0, self._limit - self.produced)
+
+    @property
+    def held(self) -> int:
+        """Items that are there and not known to have arrived."""
+        return len(self._items)
+
     def idle_s(self) -> float:
         """Seconds since the last pull ended; 0 while one is waiting."""
         return 0.0 if self._pulls else self._clock.now() - self.last_pull
@@ -185,6 +195,8 @@ class ProducersStatistics(msgspec.Struct, frozen=True):
     closed: int
     leases_expired: int
     tombstones: int
+    credits: int = 0  # items that consumers of open streams have asked for and that are not there yet
+    held: int = 0  # items that are there and not known to have arrived
 
 
 class Producers:
@@ -287,7 +299,14 @@ class Producers:
     def statistics(self) -> ProducersStatistics:
         """Counters so far."""
         return ProducersStatistics(
-            len(self._open), self._opened, self._finished, self._closed, self._expired, len(self._tombstones)
+            len(self._open),
+            self._opened,
+            self._finished,
+            self._closed,
+            self._expired,
+            len(self._tombstones),
+            sum(producer.credits for producer in self._open.values()),
+            sum(producer.held for producer in self._open.values()),
         )
 
     async def aclose(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from engine.credits import Chunk, Producers, ProducersStatistics
 from engine.errors import Cancelled, DeadlineExceeded
 from engine.meter import metered
 from engine.scope import Scope, entered
+from engine.spans import OpenSpan
 from engine.supervise import as_step_failure
 
 
@@ -24,6 +26,7 @@ class Answer(msgspec.Struct, frozen=True):
     served_s: float
     weight: float = 1.0  # of the state's data, to be compared with other shards'
     epoch: int = 0  # number of the last change of the state's data
+    batch: int = 0  # items of the largest batch that the work ran in
 
 
 class HostStatistics(msgspec.Struct, frozen=True):
@@ -80,7 +83,7 @@ class Host:
                     value = await (running if scope.deadline is None else self._in_time(running, scope))
             self._served += 1
             served_s = clock.now() - began - meter.queued_s
-            return Answer(value, meter.queued_s, served_s, *self._about())
+            return Answer(value, meter.queued_s, served_s, *self._about(), meter.batch)
         except asyncio.CancelledError:
             self._cancelled += 1
             raise
@@ -121,11 +124,14 @@ class Host:
         *,
         live: bool,
         credits: int,
+        span: OpenSpan | None = None,
     ) -> Chunk:
-        """Start a stream method and give its first items; see engine.credits."""
+        """Start a stream method and give its first items; see engine.credits. `span` ends with the stream."""
         if scope.ended:
             raise DeadlineExceeded("the request was over before the stream began", step=method, request_id=scope.id)
         source = getattr(self.state, method)(*args)
+        if span is not None:
+            source = _within(span, source)
         return await self._producers.open(id, source, step=method, scope=scope, live=live, credits=credits)
 
     async def pull(self, id: str, ack: int, credits: int) -> Chunk:
@@ -154,3 +160,11 @@ class Host:
         closing = getattr(self.state, "aclose", None)
         if closing is not None:
             await closing()
+
+
+async def _within(span: OpenSpan, source: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """The items of `source`; the span ends when they do, however they end."""
+    with span:
+        async with aclosing(source):
+            async for item in source:
+                yield item

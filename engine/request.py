@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from engine.credits import Cost
@@ -14,6 +15,7 @@ from engine.scope import Scope, entered
 from engine.step import Kind
 from engine.stream import Stream
 from engine.supervise import as_step_failure
+from engine.trace import SKIPPED
 
 
 class Request:
@@ -78,10 +80,11 @@ class Request:
     async def _walk(self, index: int) -> None:
         """Run step `index` and whatever becomes ready by it."""
         inputs, ops, waiting = self._compiled.inputs, self._compiled.ops, self._waiting
+        run = self._run if self.scope.span is None else self._run_in_span
         ready: int | None = index
         while ready is not None:
             op = ops[ready - inputs]
-            self._values[op.index] = await self._run(op)
+            self._values[op.index] = await run(op, self.scope)
             ready = None
             for consumer in op.consumers:
                 waiting[consumer] -= 1
@@ -92,23 +95,32 @@ class Request:
                 else:
                     self._group.create_task(self._walk(consumer))  # type: ignore[union-attr] # a fork: there is a group
 
-    async def _run(self, op: Op) -> Any:
+    async def _run_in_span(self, op: Op, scope: Scope) -> Any:
+        """As `_run`, in a span of the step's own; that of a stream is made where its items are."""
+        if scope.span is None or op.kind is Kind.STREAM:
+            return await self._run(op, scope.inside(None))
+        with scope.span.child(op.name) as span:
+            return await self._run(op, scope.inside(span))
+
+    async def _run(self, op: Op, scope: Scope) -> Any:
         """The value of one step."""
-        scope, step = self.scope, op.node.step
+        step = op.node.step
         args = op.arguments(self._values)
         began = self._clock.now()
-        queued = 0.0
+        queued, batch = 0.0, 0
         try:
             if step.condition is not None and not step.condition.when(*args):
                 if scope.trace is not None:
-                    scope.trace.record(op.name, began, began, 0.0, 0.0, "skipped: not asked for")
+                    scope.trace.record(op.name, began, began, 0.0, 0.0, SKIPPED)
+                if scope.span is not None:
+                    scope.span.attributes["headrace.note"] = SKIPPED
                 return step.condition.otherwise
             if op.kind is Kind.STREAM:
                 return self._stream(op, args)
             pool = self._pools[op.index - self._compiled.inputs]
             if pool is not None:
                 answer = await pool.call(step, args, scope)
-                value, queued, served = answer.value, answer.queued_s, answer.served_s
+                value, queued, served, batch = answer.value, answer.queued_s, answer.served_s, answer.batch
             else:
                 value = step.fn(*args, **op.keyword_arguments(self._values)) if op.keywords else step.fn(*args)
                 if op.kind is Kind.ASYNC:
@@ -117,7 +129,9 @@ class Request:
         except Exception as error:
             raise as_step_failure(error, op.name, scope.id) from error
         if scope.trace is not None:
-            scope.trace.record(op.name, began, self._clock.now(), queued, served)
+            scope.trace.record(op.name, began, self._clock.now(), queued, served, "", batch)
+        if scope.span is not None:
+            scope.span.cost(queued, served, batch)
         return value
 
     def _stream(self, op: Op, args: Sequence[Any]) -> Stream[Any]:
@@ -128,42 +142,50 @@ class Request:
     async def _items(self, op: Op, args: Sequence[Any]) -> AsyncGenerator[Any, None]:
         """The items of a stream step, timed; the span is recorded when the stream ends, however it ends."""
         pool, cost, clock = self._pools[op.index - self._compiled.inputs], Cost(), self._clock
+        scope = self.scope if self.scope.span is None else self.scope.inside(self.scope.span.child(op.name))
         source: AsyncIterator[Any]
         if pool is not None:
-            source = pool.stream(op.node.step, args, self.scope, cost)
+            source = pool.stream(op.node.step, args, scope, cost)
         else:
             source = op.node.step.fn(*args, **op.keyword_arguments(self._values))
         began, waited, first = clock.now(), 0.0, None
-        try:
-            while True:
-                asked = clock.now()
-                try:
-                    with entered(self.scope):
-                        item = await anext(source)
-                except StopAsyncIteration:
-                    break
-                finally:
-                    waited += clock.now() - asked
-                if first is None:
-                    first = waited
-                yield item
-        except Exception as error:
-            raise as_step_failure(error, op.name, self.scope.id) from error
-        finally:
-            closing = getattr(source, "aclose", None)
-            if closing is not None:
-                await closing()
-            self._record_stream(op, began, waited, first, cost)
+        with scope.span or nullcontext():
+            try:
+                while True:
+                    asked = clock.now()
+                    try:
+                        with entered(scope):
+                            item = await anext(source)
+                    except StopAsyncIteration:
+                        break
+                    finally:
+                        waited += clock.now() - asked
+                    if first is None:
+                        first = waited
+                    yield item
+            except Exception as error:
+                raise as_step_failure(error, op.name, scope.id) from error
+            finally:
+                closing = getattr(source, "aclose", None)
+                if closing is not None:
+                    await closing()
+                self._record_stream(op, scope, began, waited, first, cost)
 
-    def _record_stream(self, op: Op, began: float, waited: float, first: float | None, cost: Cost) -> None:
+    def _record_stream(
+        self, op: Op, scope: Scope, began: float, waited: float, first: float | None, cost: Cost
+    ) -> None:
         self._waited[op.index] = waited
-        if self.scope.trace is None:
+        if scope.trace is None and scope.span is None:
             return
         upstream = sum(self._waited.get(s, 0.0) for s in op.node.sources)
         own = max(0.0, waited - upstream)
         served = min(cost.served_s, own) if op.heavy else own
         note = "no items" if first is None else f"first item after {first * 1e3:.1f} ms"
-        self.scope.trace.record(op.name, began, began + own, cost.queued_s, served, note)
+        if scope.trace is not None:
+            scope.trace.record(op.name, began, began + own, cost.queued_s, served, note)
+        if scope.span is not None:
+            scope.span.cost(cost.queued_s, served)
+            scope.span.attributes["headrace.note"] = note
 
     async def delivered(self, stream: Stream[Any]) -> AsyncGenerator[Any, None]:
         """The items of the graph's own stream, under the request's deadline and cancellation.

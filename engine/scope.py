@@ -11,6 +11,7 @@ import msgspec
 
 from engine.clock import MONOTONIC, Clock
 from engine.errors import Cancelled, DeadlineExceeded
+from engine.spans import OpenSpan
 from engine.trace import Trace
 
 _PROCESS = secrets.token_hex(4)  # request ids are unique across processes by this, inside one by counting
@@ -40,6 +41,7 @@ class ScopeWire(msgspec.Struct, array_like=True, frozen=True, gc=False):
     traced: bool
     cancelled: bool
     identity: Identity | None = None
+    trace_parent: str | None = None  # the caller's span, as a traceparent header names it
 
 
 class Loss(msgspec.Struct, array_like=True, frozen=True):
@@ -63,12 +65,14 @@ class Scope:
         clock: Source of time.
 
     Attributes:
+        span: The open span that the work is a part of, for who exports spans; None where nobody does.
         losses: What steps had to do without, in the order in which they found out; kept by who runs the graph.
         epochs: By stage and shard, the numbers of the last change that answers were given with: more than one for a
             shard is an answer put together from two states of the data.
     """
 
-    __slots__ = ("_cancelled", "_outer", "clock", "deadline", "epochs", "id", "identity", "losses", "priority", "trace")
+    __slots__ = ("_cancelled", "_outer", "clock", "deadline", "epochs", "id", "identity", "losses", "priority", "span",
+                 "trace")  # fmt: skip
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Scope:
         self.priority = priority
         self.trace = trace
         self.identity = identity
+        self.span: OpenSpan | None = None
         self.losses: list[Loss] = []
         self.epochs: dict[tuple[str, int], set[int]] = {}
         self._cancelled = False
@@ -101,7 +106,15 @@ class Scope:
             identity=self.identity,
             clock=self.clock,
         )
+        inner.span = self.span
         inner._outer = self
+        return inner
+
+    def inside(self, span: OpenSpan | None) -> Scope:
+        """The same scope for work that has a span of its own; what that does without is noted for the request."""
+        inner = Scope(self.id, priority=self.priority, trace=self.trace, identity=self.identity, clock=self.clock)
+        inner.deadline, inner.losses, inner.epochs = self.deadline, self.losses, self.epochs
+        inner.span, inner._outer = span, self
         return inner
 
     def remaining_s(self) -> float | None:
@@ -139,7 +152,8 @@ class Scope:
         remaining = self.remaining_s()
         remaining_ms = None if remaining is None else remaining * 1000
         traced = self.trace is not None
-        return ScopeWire(self.id, remaining_ms, int(self.priority), traced, self.cancelled, self.identity)
+        parent = None if self.span is None else self.span.context.to_header()
+        return ScopeWire(self.id, remaining_ms, int(self.priority), traced, self.cancelled, self.identity, parent)
 
     @classmethod
     def from_wire(cls, wire: ScopeWire, clock: Clock = MONOTONIC) -> Scope:
@@ -165,6 +179,12 @@ _current: ContextVar[Scope | None] = ContextVar("headrace_scope", default=None)
 def current_scope() -> Scope:
     """The scope of the request that is being served; an endless one of its own outside any request."""
     return _current.get() or Scope()
+
+
+def current_request_id() -> str | None:
+    """The id of the request that is being served; None outside any."""
+    scope = _current.get()
+    return None if scope is None else scope.id
 
 
 class entered:

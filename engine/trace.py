@@ -8,12 +8,15 @@ import msgspec
 
 from engine.clock import MONOTONIC, Clock
 
+SKIPPED = "skipped: not asked for"  # the note of a step whose condition did not hold
+
 
 class Span(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What one step did: times in seconds, `start_s` and `end_s` from the trace's beginning.
 
     `queued_s` is the time in a queue, `served_s` the operator's own time; what is left of
-    `end_s - start_s` is the hop: encoding, transport, scheduling.
+    `end_s - start_s` is the hop: encoding, transport, scheduling. `batch` is the number of items of the largest batch
+    that the work ran in, 0 where there was none.
     """
 
     step: str
@@ -22,6 +25,7 @@ class Span(msgspec.Struct, array_like=True, frozen=True, gc=False):
     queued_s: float
     served_s: float
     note: str = ""
+    batch: int = 0
 
     @property
     def hop_s(self) -> float:
@@ -41,12 +45,14 @@ class Trace:
     def __init__(self, clock: Clock = MONOTONIC) -> None:
         self._clock = clock
         self._began = clock.now()
-        self._rows: list[tuple[str, float, float, float, float, str]] = []
+        self._rows: list[tuple[str, float, float, float, float, str, int]] = []
         self.notes: list[str] = []
 
-    def record(self, step: str, start: float, end: float, queued_s: float, served_s: float, note: str = "") -> None:
+    def record(
+        self, step: str, start: float, end: float, queued_s: float, served_s: float, note: str = "", batch: int = 0
+    ) -> None:
         """Add a span; `start` and `end` are clock times."""
-        self._rows.append((step, start, end, queued_s, served_s, note))
+        self._rows.append((step, start, end, queued_s, served_s, note, batch))
 
     def note(self, text: str) -> None:
         """Add a line that is not a span: why a fallback was taken, what was left out."""
@@ -55,7 +61,8 @@ class Trace:
     @property
     def spans(self) -> list[Span]:
         """The spans so far."""
-        return [Span(step, a - self._began, b - self._began, q, s, n) for step, a, b, q, s, n in self._rows]
+        began = self._began
+        return [Span(step, a - began, b - began, q, s, note, batch) for step, a, b, q, s, note, batch in self._rows]
 
     def total_s(self) -> float:
         """Seconds from the first span's start to the last span's end."""
@@ -72,7 +79,7 @@ class Trace:
     def overhead_share(self) -> float:
         """Share of the total in which no operator was at work: what the engine costs, 0 to 1."""
         total = self.total_s()
-        return max(0.0, 1 - self.busy_s() / total) if total > 0 else 0.0
+        return min(1.0, max(0.0, 1 - self.busy_s() / total)) if total > 0 else 0.0
 
     def waterfall(self, width: int = 40) -> str:
         """The spans as a picture, one line a step: `.` hop, `~` queue, `#` the operator's own time."""

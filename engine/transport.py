@@ -135,12 +135,14 @@ class RemoteTransport(ABC):
             self.close_nowait(id_, "the caller was cancelled")
             raise
         reply: Reply = decoder(Reply).decode(raw)
+        if scope.span is not None:
+            scope.span.receive(reply.spans)
         if reply.error is not None:
             raise decode_error(reply.error)
         if scope.trace is not None:
             scope.trace.notes += reply.notes
         value = decoder(method.result).decode(reply.value)
-        return Answer(value, reply.queued_s, reply.served_s, reply.weight, reply.epoch)
+        return Answer(value, reply.queued_s, reply.served_s, reply.weight, reply.epoch, reply.batch)
 
     def link(self, method: Method, args: Sequence[Any], scope: Scope, *, live: bool) -> Link:
         """See Transport."""
@@ -186,13 +188,16 @@ class _RemoteLink:
         return self._chunk(await self._owner.send(self._verb, encode(request)))
 
     async def pull(self, ack: int, credits: int) -> Chunk:
-        return self._chunk(await self._owner.send("pull", encode(Pull(self._id, ack, credits))))
+        pull = Pull(self._id, ack, credits, self._scope.span is not None)
+        return self._chunk(await self._owner.send("pull", encode(pull)))
 
     def close_nowait(self, reason: str) -> None:
         self._owner.close_nowait(self._id, reason)
 
     def _chunk(self, raw: bytes) -> Chunk:
         wire: ChunkWire = decoder(ChunkWire).decode(raw)
+        if self._scope.span is not None:
+            self._scope.span.receive(wire.spans)
         error = None if wire.error is None else decode_error(wire.error)
         return Chunk(
             seq0=wire.seq0,

@@ -3,10 +3,10 @@
 Frames of the data plane, each a msgpack array::
 
     Request   scope, id, method, credits, args      one call, or the opening of a stream
-    Pull      id, ack, credits                      more of a stream
+    Pull      id, ack, credits, traced              more of a stream
     Close     id, reason                            a call or a stream nobody wants any more
-    Reply     queued_s, served_s, value, error, notes, weight, epoch   the end of a call
-    ChunkWire seq0, items, done, queued_s, served_s, error
+    Reply     queued_s, served_s, value, error, notes, weight, epoch, batch, spans   the end of a call
+    ChunkWire seq0, items, done, queued_s, served_s, error, spans
 
 Peers are processes that this program started: errors travel as pickles.
 """
@@ -22,6 +22,7 @@ import numpy as np
 
 from engine.errors import HeadraceError
 from engine.scope import ScopeWire
+from engine.spans import SpanRecord
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
@@ -40,6 +41,7 @@ class Pull(msgspec.Struct, array_like=True, frozen=True):
     id: str
     ack: int
     credits: int
+    traced: bool = False  # whether the caller knows where spans go
 
 
 class Close(msgspec.Struct, array_like=True, frozen=True):
@@ -59,6 +61,8 @@ class Reply(msgspec.Struct, array_like=True, frozen=True):
     notes: list[str] = []  # what the step had to say for the trace
     weight: float = 1.0
     epoch: int = 0
+    batch: int = 0
+    spans: list[SpanRecord] = []  # whatever the endpoint has, for a caller that knows where they go
 
 
 class ChunkWire(msgspec.Struct, array_like=True, frozen=True):
@@ -70,6 +74,7 @@ class ChunkWire(msgspec.Struct, array_like=True, frozen=True):
     queued_s: float
     served_s: float
     error: bytes | None
+    spans: list[SpanRecord] = []
 
 
 def _to_builtin(value: Any) -> Any:

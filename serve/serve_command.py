@@ -7,6 +7,7 @@ import logging
 import shlex
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -15,7 +16,9 @@ from graphs.parts import Parts
 from graphs.rag import rag
 from graphs.search import search
 from operators.corpus.manifest import open_corpus
+from serve.gateway.logs import log_to
 from serve.options import config_option, corpus_option, told
+from serve.ray_serve.arguments import ServeArguments
 from serve.settings import corpus_directory, read_configuration
 
 PORT = 7272
@@ -51,8 +54,7 @@ def deploy(
 
     Ray on every node must have been started with headrace's environment: `headrace environment` prints it.
     """
-    from serve.ray_serve.application import ServeArguments  # noqa: PLC0415 - imports Ray Serve
-    from serve.ray_serve.submit import config_for, read_config, submit  # noqa: PLC0415 - as above
+    from serve.ray_serve.submit import config_for, read_config, submit  # noqa: PLC0415 - imports Ray Serve
 
     if write:
         folder = open_corpus(corpus_directory(corpus)).directory.resolve()
@@ -92,28 +94,32 @@ def environment() -> None:
     "--host", default="127.0.0.1", show_default=True, help="Address to listen at; other machines reach 0.0.0.0."
 )
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 picks one.")
+@click.option("--log", type=click.Choice(["text", "json"]), help="Form of log lines. [default: [serve] log, or text]")
 @told
-def serve(corpus: str | None, config: str | None, engine: str, *, host: str, port: int) -> None:
+def serve(
+    corpus: str | None, config: str | None, engine: str, *, host: str, port: int, log: Literal["text", "json"] | None
+) -> None:
     """Answer over HTTP: POST /v1/graphs/search and /v1/graphs/rag. Ctrl-C stops it.
 
     There is no authentication: at another address than a loopback one, whoever reaches the port may ask anything.
     """
+    configuration = read_configuration(config)  # mistakes are told before anything is started, which takes seconds
+    configuration.profile(open_corpus(corpus_directory(corpus)))
+    form = log or configuration.serve.log
+    log_to(logging.StreamHandler(sys.stderr), form)
     if engine == "ray":
-        _on_ray(corpus, config, host, port)
+        _on_ray(ServeArguments(corpus=corpus, config=config, log=form), host, port)
     else:
         _in_one_process(corpus, config, host, port)
 
 
-def _on_ray(corpus: str | None, config: str | None, host: str, port: int) -> None:
+def _on_ray(asked: ServeArguments, host: str, port: int) -> None:
     from serve.ray_serve.foreground import run_until_stopped  # noqa: PLC0415 - the other engine needs no Ray
 
-    configuration = read_configuration(config)  # mistakes are told before Ray is started, which takes seconds
-    configuration.profile(open_corpus(corpus_directory(corpus)))
-
     def application(log: Path) -> object:
-        from serve.ray_serve.application import ServeArguments, ready_application  # noqa: PLC0415 - imports Ray Serve
+        from serve.ray_serve.application import ready_application  # noqa: PLC0415 - imports Ray Serve
 
-        return ready_application(ServeArguments(corpus=corpus, config=config), log=str(log))
+        return ready_application(asked, log=str(log))
 
     run_until_stopped(application, host, port, sys.stderr)
 
@@ -122,9 +128,6 @@ def _in_one_process(corpus: str | None, config: str | None, host: str, port: int
     from serve.gateway.app import Gateway  # noqa: PLC0415 - the other commands need no web server
     from serve.gateway.server import serve as serve_http  # noqa: PLC0415 - as above
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    for name in ("uvicorn", "sentence_transformers"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     configuration = read_configuration(config)
     parts = Parts(configuration.profile(open_corpus(corpus_directory(corpus))))
     gateway = Gateway([search(parts), rag(parts)], configuration.serve)

@@ -130,7 +130,7 @@ def _import_trouble(path: str) -> str:
 
 def _of_arguments(application: Mapping[str, Any]) -> Iterator[str]:
     """Of headrace's own application, those that it would refuse when it is built."""
-    from serve.ray_serve.application import ServeArguments  # noqa: PLC0415 - heavy
+    from serve.ray_serve.arguments import ServeArguments  # noqa: PLC0415 - most files need it not
 
     if application["import_path"] in _OWN:
         try:

@@ -13,6 +13,8 @@ from engine.credits import Cost, read
 from engine.errors import Cancelled, DeadlineExceeded, HeadraceError, StepFailed
 from engine.method import method_of
 from engine.scope import Scope
+from engine.spans import OpenSpan, SpanBuffer
+from engine.transport import LocalTransport
 from tests.parts import Pair, Workshop
 from tests.until import until
 
@@ -124,6 +126,16 @@ class TransportSuite:
                 got.append(item)
         assert got == [0, 1, 2]
         assert caught.value.step == "break_after"
+
+    async def test_what_the_far_side_records_is_of_the_callers_trace(self, transport):
+        buffer, scope = SpanBuffer(), Scope("r1")
+        scope.span = OpenSpan("step", buffer)
+        await self.call(transport, "add", 1, 2, scope=scope)
+        assert len([i async for i in self.stream(transport, "count", 1000, scope=scope)]) == 1000
+        spans = buffer.take()
+        far = [] if isinstance(transport, LocalTransport) else ["Workshop.add", "Workshop.count"]
+        assert [span.name for span in spans] == far
+        assert {(s.trace_id, s.parent_id) for s in spans} <= {(scope.span.context.trace_id, scope.span.context.span_id)}
 
     async def test_the_producers_own_time_is_told(self, transport):
         cost = Cost()

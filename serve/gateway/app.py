@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,7 @@ from engine.errors import Cancelled, HeadraceError, InvalidInput, StageDied
 from engine.explain import explain
 from engine.graph import Graph
 from engine.picture import mermaid, svg
-from engine.run import EngineName, Running, Session
+from engine.run import EngineName, Opener, Running, Session
 from engine.scope import Priority, Scope
 from engine.stream import Stream
 from engine.supervise import as_step_failure
@@ -42,15 +41,16 @@ from operators.partial import partial_of
 from serve.gateway.admission import Admission
 from serve.gateway.asked import Asked, Body
 from serve.gateway.config import GatewayConfig
+from serve.gateway.exchange import Counted, Exchange
 from serve.gateway.frames import encode_json
 from serve.gateway.metrics import Metrics
 from serve.gateway.openapi import openapi
 from serve.gateway.problems import Refused, body_of, retry_after, status_of
 from serve.gateway.sockets import Conversation, tell_failure
 from serve.gateway.streams import Events, LiveStream, LiveStreams, unless_gone
+from serve.gateway.telemetry import Telemetry
 
 _log = logging.getLogger("headrace")
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TIMEOUT = "x-request-timeout-seconds"
 
 Answering = Callable[[Request], Awaitable[Response]]
@@ -64,39 +64,25 @@ class _Served:
     body: Body
 
 
-class _Counted(AsyncIterator[Any]):
-    """A stream, its items counted and the first one's time noted."""
-
-    def __init__(self, source: Stream[Any]) -> None:
-        self._source = source
-        self.items = 0
-        self.first: float | None = None  # monotonic time
-
-    async def __anext__(self) -> Any:
-        item = await anext(self._source)
-        self.first = self.first or time.monotonic()
-        self.items += 1
-        return item
-
-    async def aclose(self) -> None:
-        """Stops whoever produces the items."""
-        await self._source.aclose()
-
-
 class Gateway:
     """Serves graphs; `app` is the ASGI application.
 
     Args:
         graphs: What to serve, by their names.
         config: Limits.
-        engine: Where stages run.
+        engine: Where stages run; see Session.
 
     Raises:
         GraphError: A graph cannot be asked in JSON.
+        InvalidInput: There is to be telemetry, and its packages are not installed.
     """
 
     def __init__(
-        self, graphs: Sequence[Graph[..., Any]], config: GatewayConfig | None = None, *, engine: EngineName = "local"
+        self,
+        graphs: Sequence[Graph[..., Any]],
+        config: GatewayConfig | None = None,
+        *,
+        engine: EngineName | Opener = "local",
     ) -> None:
         self.config = config or GatewayConfig()
         self._served = {graph.name: _Served(graph, Body(graph)) for graph in graphs}
@@ -104,7 +90,8 @@ class Gateway:
         self._session = Session(engine)
         self._admission = Admission(self.config.active, self.config.waiting)
         self._streams = LiveStreams(self.config)
-        self._metrics = Metrics(self._admission, lambda: self._session.pools)
+        self._metrics = Metrics(graphs, self._admission, lambda: self._session.pools)
+        self._telemetry = None if self.config.telemetry is None else Telemetry(self.config.telemetry)
         self.app = Starlette(
             routes=[
                 Route("/v1/graphs", self._told(self._list)),
@@ -126,6 +113,8 @@ class Gateway:
         Raises:
             HeadraceError: One could not be started.
         """
+        if self._telemetry is not None:
+            self._telemetry.start()
         for name, served in self._served.items():
             self._running[name] = await self._session.start(served.graph)
 
@@ -134,6 +123,8 @@ class Gateway:
         self._running = {}
         await self._streams.aclose()
         await self._session.aclose()
+        if self._telemetry is not None:
+            await self._telemetry.aclose()
 
     # Running a graph
 
@@ -142,7 +133,7 @@ class Gateway:
             return self._events_after(last)
         name = request.path_params["name"]
         running, asked = self._asked(name, await self._read(request))
-        scope = self._scope(request, request.state.id, asked)
+        scope = self._scope(request, request.state.exchange, asked)
         if _wants_events(request, asked, streams=self._served[name].body.streams):
             return await self._stream(request, name, running, asked, scope)
         work = self._answer(name, running, asked, scope)
@@ -164,7 +155,7 @@ class Gateway:
                 raise Refused(413, f"the body is longer than {self.config.body_bytes:,} bytes; send less")
         return bytes(body)
 
-    def _scope(self, request: HTTPConnection, id_: str, asked: Asked) -> Scope:
+    def _scope(self, request: HTTPConnection, exchange: Exchange, asked: Asked) -> Scope:
         limits = [self.config.longest_seconds]
         if _TIMEOUT in request.headers:
             limits.append(_seconds(request.headers[_TIMEOUT]))
@@ -173,7 +164,7 @@ class Gateway:
         if len(limits) == 1:
             limits.append(self.config.timeout_seconds)
         priority = Priority.BATCH if asked.priority == "batch" else Priority.INTERACTIVE
-        return Scope(id_, timeout_s=min(limits), priority=priority)
+        return exchange.scope(Scope(exchange.id, timeout_s=min(limits), priority=priority))
 
     async def _answer(self, name: str, running: Running[..., Any], asked: Asked, scope: Scope) -> bytes:
         """One JSON object; of a stream its last item, which sums it up in our graphs."""
@@ -211,7 +202,7 @@ class Gateway:
         self, request: Request, name: str, running: Running[..., Any], asked: Asked, scope: Scope
     ) -> Response:
         """Events, once the stream is there: what fails before is an answer of its own, with its own status."""
-        began = time.monotonic()
+        exchange: Exchange = request.state.exchange
         stream = LiveStream(scope, self.config, patience_s=asked.resume_seconds)
         self._streams.add(stream)
         place = AsyncExitStack()
@@ -222,41 +213,39 @@ class Gateway:
             self._streams.discard(stream.id)
             await place.aclose()
             raise
-        counted = _Counted(source)
+        counted = Counted(source)
 
         async def ended() -> None:
             await counted.aclose()
             await place.aclose()
-            seconds = time.monotonic() - began
-            self._metrics.ended(name, 200, seconds)
-            self._metrics.streamed(name, counted.items, None if counted.first is None else counted.first - began)
-            _log.info("stream of %s ended after %d events, %.0f ms %s", name, counted.items, seconds * 1e3, scope.id)
+            exchange.streamed(counted)
             self._streams.forget_later(scope.id)
 
-        stream.start(counted, lambda: self._envelope(name, scope, began) | {"events": counted.items}, ended)
+        stream.start(counted, lambda: self._envelope(name, scope, exchange.began) | {"events": counted.items}, ended)
         return Events(stream, 0, self.config)
 
     async def _converse(self, socket: WebSocket) -> None:
         """A request over a WebSocket."""
         await socket.accept()
-        began, id_ = time.monotonic(), Scope().id
+        exchange = self._exchange(socket, "WS")
+        failure: BaseException | None = None
         name = socket.path_params["name"]
         try:
             running, asked = self._asked(name, (await socket.receive_text()).encode())
-            scope = self._scope(socket, id_, asked)
+            scope = self._scope(socket, exchange, asked)
             async with self._admission.admitted(scope):
                 conversation = Conversation(
-                    socket, scope, lambda sent: self._envelope(name, scope, began) | {"events": sent}
+                    socket, scope, lambda sent: self._envelope(name, scope, exchange.began) | {"events": sent}
                 )
-                await conversation.hold(running.within(scope)(*asked.inputs))
-        except WebSocketDisconnect:
-            return
+                failure = await conversation.hold(running.within(scope)(*asked.inputs))
+        except WebSocketDisconnect as error:
+            failure = error
         except HeadraceError as error:
-            await tell_failure(socket, error, id_)
+            failure = error
+            await tell_failure(socket, error, exchange.id)
             await socket.close(1008)
         finally:
-            seconds = time.monotonic() - began
-            _log.info("WS %s %.0f ms %s", socket.url.path, seconds * 1e3, id_)
+            exchange.ended(_socket_status(failure), failure)
 
     async def _resume(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
@@ -295,36 +284,37 @@ class Gateway:
         return _json(encode_json({"status": "starting" if starting else "ready", "starting": starting}), status=status)
 
     async def _show_metrics(self, _: Request) -> Response:
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(await self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _openapi(self, _: Request) -> Response:
         return _json(encode_json(openapi({name: served.body for name, served in self._served.items()})))
 
     # Around every request
 
+    def _exchange(self, connection: HTTPConnection, method: str) -> Exchange:
+        name = connection.path_params.get("name", "")
+        graph = name if name in self._served else ""
+        telemetry = self._telemetry if method in ("POST", "WS") else None
+        return Exchange(connection, method, graph, self._metrics, telemetry)
+
     def _told(self, endpoint: Answering) -> Answering:
         """The endpoint, with a request id, a line in the log, and its failures as JSON."""
 
         async def answering(request: Request) -> Response:
-            began = time.monotonic()
-            given = request.headers.get("x-request-id", "")
-            request.state.id = given if _ID.fullmatch(given) else Scope().id
+            exchange = request.state.exchange = self._exchange(request, request.method)
+            failure: BaseException | None = None
             try:
                 response = await endpoint(request)
             except (asyncio.CancelledError, ClientDisconnect):
                 if asyncio.current_task() is not None and asyncio.current_task().cancelling():  # type: ignore[union-attr] # not None
                     raise
-                response = _failed(Cancelled("the client has gone"), request.state.id)
+                failure = Cancelled("the client has gone")
+                response = _failed(failure, exchange.id)
             except Exception as error:  # noqa: BLE001 - the supervisor boundary: the client reads it, the log has the rest
-                response = _failed(error, request.state.id)
+                failure = error
+                response = _failed(error, exchange.id)
             if request.method == "POST" and not isinstance(response, Events):  # streams are counted when they end
-                seconds = time.monotonic() - began
-                name = request.path_params.get("name", "")
-                self._metrics.ended(name if name in self._served else "", response.status_code, seconds)
-                _log.info(
-                    "%s %s %d %.0f ms %s", request.method, request.url.path, response.status_code, seconds * 1e3,
-                    request.state.id,
-                )  # fmt: skip
+                exchange.ended(response.status_code, failure)
             return response
 
         return answering
@@ -337,7 +327,18 @@ def _seconds(text: str) -> float:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
         raise InvalidInput(f"{_TIMEOUT} is {text!r}; expected seconds above 0")
-    return seconds
+    return seconds - min(
+        0.05, 0.1 * seconds
+    )  # Ray Serve knows the header, too, and then cuts off with a text of its own
+
+
+def _socket_status(failure: BaseException | None) -> int:
+    """How a socket's request went, in the numbers of HTTP."""
+    if failure is None:
+        return 101
+    if isinstance(failure, WebSocketDisconnect):
+        return status_of(Cancelled(""))
+    return status_of(failure) if isinstance(failure, HeadraceError) else 500
 
 
 def _wants_events(request: Request, asked: Asked, *, streams: bool) -> bool:
@@ -382,7 +383,7 @@ def _failed(error: Exception, request_id: str) -> Response:
     failure = error if isinstance(error, HeadraceError) else as_step_failure(error, "gateway", request_id)
     status = status_of(failure)
     if status == 500:
-        _log.error("request %s failed", request_id, exc_info=error)
+        _log.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
     headers = {"x-request-id": request_id, **retry_after(failure)}
     return _json(encode_json(body_of(failure, request_id)), headers, status=status)
 

@@ -28,9 +28,14 @@ def frame(id: str, event: str, data: bytes) -> bytes:
     >>> frame("r1:3", "text", encode_json({"text": "a\u2028b"}))
     b'id: r1:3\nevent: text\ndata: {"text":"a\\u2028b"}\n\n'
     """
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), event.encode(), one_line(data))
+
+
+def one_line(data: bytes) -> bytes:
+    """JSON that no reader breaks into lines, whatever it takes for a line's end."""
     for character, escaped in _LINE_ENDS.items():
         data = data.replace(character.encode(), escaped.encode())
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), event.encode(), data)
+    return data
 
 
 def event_name(item: Any) -> str:

@@ -30,7 +30,7 @@ async def serve(gateway: Gateway, host: str, port: int) -> None:
         InvalidInput: Nobody can listen there.
         HeadraceError: A graph could not be started.
     """
-    listening = _listen(host, port)
+    listening = listen(host, port)
     config = uvicorn.Config(
         gateway.app,
         log_config=None,
@@ -68,7 +68,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound there, to be listened on.
+
+    Raises:
+        InvalidInput: Nobody can listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -90,8 +90,12 @@ class Conversation:
         self._credits = Credits()
         self._sent = 0
 
-    async def hold(self, work: Awaitable[Any]) -> None:
-        """Sends what `work` gives: a stream's items within the client's credits, or one value."""
+    async def hold(self, work: Awaitable[Any]) -> BaseException | None:
+        """Sends what `work` gives: a stream's items within the client's credits, or one value.
+
+        Returns:
+            What ended it before all was sent; None when all was.
+        """
         sending = asyncio.ensure_future(self._send(work))
         listening = asyncio.create_task(self._listen())
         await asyncio.wait([sending, listening], return_when=asyncio.FIRST_COMPLETED)
@@ -102,9 +106,9 @@ class Conversation:
             self._scope.cancel()
         await asyncio.gather(sending, listening, return_exceptions=True)
         failure = None if told.cancelled() else told.exception()
-        if isinstance(failure, WebSocketDisconnect):
-            return
-        await self._end(failure)
+        if not isinstance(failure, WebSocketDisconnect):
+            await self._end(failure)
+        return failure
 
     async def _send(self, work: Awaitable[Any]) -> None:
         value = await work

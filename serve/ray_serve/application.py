@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import logging.handlers
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,26 +26,15 @@ from graphs.search import search
 from operators.corpus.manifest import open_corpus
 from serve.gateway.app import Gateway
 from serve.gateway.config import GatewayConfig
+from serve.gateway.logs import log_to
+from serve.gateway.telemetry import Telemetry
+from serve.ray_serve.arguments import ServeArguments
 from serve.settings import corpus_directory, read_configuration
 
 GATEWAY = "gateway"
 _REQUESTS_AT_ONCE = 10_000  # the gateway's own admission refuses long before, and says when to come back
 
 Graphs = Sequence[Graph[..., Any]]
-
-
-class ServeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The `args` of the application in a Serve config file.
-
-    Args:
-        corpus: Folder of the corpus; it must be there on every node that may run a shard.
-        config: Path of a headrace configuration file; None for the defaults.
-        gateways: Replicas of the gateway. A stream can be resumed at the one that began it only.
-    """
-
-    corpus: str | None = None
-    config: str | None = None
-    gateways: int = 1
 
 
 class GatewayReplica:
@@ -56,7 +44,7 @@ class GatewayReplica:
         graphs: Draws what is served; called here, so that a graph need not be pickled.
         config: Limits.
         handles: By stage, those of its deployments, shard by shard.
-        log: File for a readable log; None leaves lines to Serve's own.
+        log: File for log lines; None leaves them to Serve's own.
     """
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
@@ -67,7 +55,7 @@ class GatewayReplica:
         log: str | None = None,
     ) -> None:
         if log is not None:
-            _log_to(Path(log))
+            log_to(logging.FileHandler(log, encoding="utf-8"), config.log)
         self._gateway = Gateway(graphs(), config, engine=partial(open_on_handles, handles))
         await self._gateway.start()
 
@@ -143,6 +131,9 @@ def ready_application(asked: ServeArguments, *, log: str | None = None) -> Appli
     open_corpus(corpus)  # a missing one is told before anything is started
     config = None if asked.config is None else str(Path(asked.config).resolve())
     limits = read_configuration(config).serve
+    limits = limits if asked.log is None else msgspec.structs.replace(limits, log=asked.log)
+    if limits.telemetry is not None:
+        Telemetry(limits.telemetry)  # a package that is missing is told here, not by a replica that cannot start
     return application(partial(ready_made, str(corpus), config), limits, gateways=asked.gateways, log=log)
 
 
@@ -155,12 +146,3 @@ def deployments_in(application: Mapping[str, Any]) -> list[str] | None:
         return None
     graphs = ready_made(str(corpus_directory(args.get("corpus"))), args.get("config"))
     return [GATEWAY, *(name for stage in _stages(graphs) for name in names_of(stage))]
-
-
-def _log_to(path: Path) -> None:
-    """Readable lines to a file, which `headrace serve` shows."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    log = logging.getLogger("headrace")
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)

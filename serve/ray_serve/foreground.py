@@ -11,17 +11,18 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from engine.errors import InvalidInput, StageDied
+from serve.gateway.server import listen
 from serve.ray_serve import guard
 from serve.ray_serve.environment import MODE, of_one_run, set_environment
 
 APPLICATION = "headrace"
+_log = logging.getLogger("headrace")
 _OBJECTS_BYTES = 200 * 2**20  # nothing large goes through Ray's object store here
 
 
@@ -99,9 +100,11 @@ def run_until_stopped(app: Callable[[Path], Any], host: str, port: int, out: Tex
     Args:
         app: Makes the application, given the file that its gateways write their log to.
         host: Address for HTTP.
-        port: TCP port for HTTP.
-        out: Where lines go.
+        port: TCP port for HTTP; 0 picks a free one.
+        out: Where the gateway's lines go.
     """
+    with closing(listen(host, port)) as free:  # a port that is taken is told now; Ray takes seconds to find out
+        port = free.getsockname()[1]
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -110,19 +113,14 @@ def run_until_stopped(app: Callable[[Path], Any], host: str, port: int, out: Tex
 
         log = folder / "gateway.log"
         log.touch()
-        _say(out, f"starting on http://{host}:{port}")
+        _log.info("starting on http://%s:%d", host, port)
         try:
             serve.run(app(log), name=APPLICATION, route_prefix="/")
         except RuntimeError as error:  # Serve gave up; it says where and why
             raise StageDied(f"the application could not be started: {error}") from error
-        _say(out, "ready")
+        _log.info("ready")
         with log.open(encoding="utf-8") as lines:
             while not stopped.wait(0.2):
                 out.writelines(lines)
                 out.flush()
-        _say(out, "ending")
-
-
-def _say(out: TextIO, text: str) -> None:
-    out.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    out.flush()
+        _log.info("ending")

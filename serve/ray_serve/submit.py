@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from engine.errors import InvalidInput, StageDied
-from serve.ray_serve.application import ServeArguments, deployments_in
+from serve.ray_serve.application import deployments_in
+from serve.ray_serve.arguments import ServeArguments
 from serve.serve_file import check_serve_config
 
 _LOOK_S = 1.0

@@ -87,7 +87,7 @@ def test_a_scope_without_deadline_or_trace_arrives_without():
 
 def test_the_wire_form_is_an_array():
     wire = Scope("r1", timeout_s=0.25, clock=VirtualClock()).to_wire()
-    assert msgspec.json.encode(wire) == b'["r1",250.0,0,false,false,null]'
+    assert msgspec.json.encode(wire) == b'["r1",250.0,0,false,false,null,null]'
 
 
 @given(

@@ -102,5 +102,5 @@ def test_no_bar_leaves_the_picture(rows: list[tuple[float, float, float, float]]
 
 def test_spans_cross_a_hop_as_arrays():
     span = Span("dense", 0.0, 1.0, 0.25, 0.5, "note")
-    assert msgspec.json.encode(span) == b'["dense",0.0,1.0,0.25,0.5,"note"]'
+    assert msgspec.json.encode(span) == b'["dense",0.0,1.0,0.25,0.5,"note",0]'
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(span), type=Span) == span

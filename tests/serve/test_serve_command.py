@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,9 +28,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "serve.cli", "serve", *arguments]
 
 
+LOCAL = ("--engine", "local")  # on Ray: tests/cluster/test_serve_command.py
+
+
 @contextmanager
 def serving(corpus) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    process = subprocess.Popen(command("--corpus", str(corpus), "--port", "0"), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(*LOCAL, "--corpus", str(corpus), "--port", "0"), stderr=subprocess.PIPE, text=True
+    )
     try:
         url = re.search(r"http://\S+", process.stderr.readline())[0]
         with httpx.Client(base_url=url, timeout=60) as client:
@@ -69,15 +75,18 @@ def test_it_answers_on_loopback_and_ends_when_told_with_all_its_processes(corpus
                 os.kill(pid, 0)
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(corpus):
-    import socket
-
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_port_that_is_taken_is_told_in_a_sentence(corpus, engine):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         run = subprocess.run(
-            command("--corpus", str(corpus), "--port", port), capture_output=True, text=True, timeout=60, check=False
+            command("--engine", engine, "--corpus", str(corpus), "--port", port),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     assert run.returncode == 2
     assert f"nobody can listen on 127.0.0.1 port {port}" in run.stderr
@@ -89,4 +98,4 @@ def test_a_corpus_that_is_not_there_is_told_before_anything_listens(tmp_path):
         command("--corpus", str(tmp_path / "none")), capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 2
-    assert "listening" not in run.stderr
+    assert "starting" not in run.stderr

@@ -14,7 +14,7 @@ from engine.step import step
 from engine.stream import Stream
 from serve.gateway.app import Gateway
 from serve.gateway.config import GatewayConfig
-from serve.gateway.server import _listen
+from serve.gateway.server import listen
 
 
 class Source:
@@ -163,7 +163,7 @@ def config() -> GatewayConfig:
 @pytest.fixture
 async def served(config: GatewayConfig) -> AsyncIterator[Served]:
     gateway = Gateway(GRAPHS, config)
-    listening = _listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(gateway.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server._serve(sockets=[listening]))
     await gateway.start()

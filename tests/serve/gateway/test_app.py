@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine.scope import Loss, Scope
+from engine.trace import Trace
 from serve.gateway.config import GatewayConfig
 
 
@@ -223,6 +225,9 @@ async def test_health_readiness_metrics_and_the_openapi_document(served):
     assert 'headrace_requests_total{graph="twice",status="200"} 1.0' in text
     assert 'headrace_events_total{graph="counting"} 6.0' in text
     assert 'headrace_calls_outstanding{shard="0",stage="source"} 0.0' in text
+    assert 'headrace_replicas{shard="0",stage="source"} 1.0' in text
+    assert 'headrace_step_served_seconds_count{graph="twice",step="double"} 1.0' in text
+    assert 'headrace_step_hop_seconds_count{graph="counting",step="count"} 1.0' in text
     document = (await served.client.get("/openapi.json")).json()
     assert document["paths"]["/v1/graphs/twice"]["post"]["requestBody"]["required"]
 
@@ -306,7 +311,11 @@ async def test_the_dashboard_asks_for_metrics_that_there_are(served):
     await served.post("twice", {"n": 1})
     await served.post("counting", {"n": 3, "stream": True})
     served.gateway._metrics.partial("twice")
+    scope = Scope(trace=Trace())
+    scope.trace.record("count", 0.0, 1.0, 0.0, 1.0, "", 8)
+    scope.losses.append(Loss("count", "source", (0,), (1.0,)))
+    served.gateway._metrics.ran("counting", scope)
     await served.settled()
     text = (await served.client.get("/metrics")).text
-    assert len(asked) >= 9
+    assert len(asked) >= 17
     assert {name for name in asked if not re.search(rf"^{name}[ {{]", text, re.MULTILINE)} == set()
