@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import pickle
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from engine.errors import HeadraceError, InvalidInput, StageDied
+from engine.frames import Caller
 from engine.method import Method
 from engine.transport import RemoteTransport
 from engine.wire import decode_error
@@ -28,15 +25,6 @@ ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-HEADER = struct.Struct("<IQ")  # bytes that follow, number of the frame
-
-
-class Frame(msgspec.Struct, array_like=True, frozen=True):
-    """What follows a header, caller to child; the answer is bare bytes under the same number."""
-
-    verb: str
-    body: bytes
-
 
 class ProcessTransport(RemoteTransport):
     """The caller's side; made by `ProcessTransport.start`."""
@@ -46,10 +34,7 @@ class ProcessTransport(RemoteTransport):
         self._name = name
         self._process = process
         self._sock = sock
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._caller: Caller | None = None
 
     @classmethod
     async def start(
@@ -77,8 +62,7 @@ class ProcessTransport(RemoteTransport):
         theirs.close()
         ours.setblocking(False)
         transport = cls(name, process, ours)
-        reader, transport._writer = await asyncio.open_connection(sock=ours)
-        transport._reader = asyncio.create_task(transport._read(reader))
+        transport._caller = Caller(*await asyncio.open_connection(sock=ours), transport._died)
         try:
             failure = await transport.send("start", opener)
             if failure:
@@ -95,31 +79,9 @@ class ProcessTransport(RemoteTransport):
 
     async def send(self, verb: str, frame: bytes) -> bytes:
         """See RemoteTransport."""
-        if self._writer is None or self._reader is None or self._reader.done():
+        if self._caller is None:
             raise self._died()
-        number = next(self._numbers)
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
-        try:
-            body = msgspec.msgpack.encode(Frame(verb, frame))
-            self._writer.write(HEADER.pack(len(body), number) + body)
-            return await future
-        finally:
-            self._waiting.pop(number, None)
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Hand each answer to who waits for it, until the child closes the socket."""
-        try:
-            while True:
-                size, number = HEADER.unpack(await reader.readexactly(HEADER.size))
-                body = await reader.readexactly(size)
-                future = self._waiting.get(number)
-                if future is not None and not future.done():
-                    future.set_result(body)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(self._died())
+        return await self._caller.send(verb, frame)
 
     def _died(self) -> HeadraceError:
         code = self._process.poll()
@@ -128,15 +90,15 @@ class ProcessTransport(RemoteTransport):
 
     async def end(self) -> None:
         """Close the socket, which ends the child; kill it when it lingers."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._caller is not None:
+            self._caller.close()
         try:
             await asyncio.to_thread(self._process.wait, 10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
-        if self._reader is not None:
-            await asyncio.wait([self._reader])
+        if self._caller is not None:
+            await self._caller.closed()
 
 
 def _spawn(theirs: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -12,14 +12,14 @@ from ray.serve.handle import DeploymentHandle
 from engine.local import openers
 from engine.pool import Pool
 from engine.process import ONE_THREAD
-from engine.ray.handles import Members
+from engine.ray.members import Members
 from engine.ray.replica import StageReplica
 from engine.replicas import Replicas
 from engine.stage import Stage
 
 _CALLS_AT_ONCE = 4096  # pulls wait in the replica, so many are in flight; queues are bounded by batchers, not here
 _HEALTH_S = 2.0
-_ENDING_S = 5.0
+_ENDING_S = 30.0  # for streams to end, when a replica is one too many or is replaced
 
 
 def names_of(stage: Stage[Any]) -> list[str]:

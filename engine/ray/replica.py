@@ -1,4 +1,4 @@
-"""One replica of a stage as a deployment of Ray Serve: Serve keeps it alive, frames reach it as calls of `handle`."""
+"""One replica of a stage as a deployment of Ray Serve: Serve keeps it alive, frames reach it over TCP."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ray
+
 from engine.endpoint import Endpoint
 from engine.host import Host
 from engine.method import Method
 from engine.ray.backlog import Backlog
+from engine.ray.members import published
 from engine.supervise import as_step_failure
+from engine.tcp import FrameServer
+
+_LOOK_S = 0.05
 
 
 class StageReplica:
@@ -30,12 +36,13 @@ class StageReplica:
         except Exception as error:
             raise as_step_failure(error, "start", None) from error
         self._endpoint = Endpoint(Host(state), methods)
+        self._server = await FrameServer.start(self._endpoint, ray.util.get_node_ip_address())
         self._slots = getattr(state, "slots", 1)
         self._backlog = Backlog()
 
-    async def handle(self, verb: str, frame: bytes) -> bytes:
-        """The answer to one frame; see Endpoint."""
-        return await self._endpoint.handle(verb, frame)
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """What callers must know to reach it; Serve asks once and tells them."""
+        return published(self._server)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What the policy in `engine.ray.scaling` looks at; a state with `queued_seconds` knows its queue better."""
@@ -48,6 +55,13 @@ class StageReplica:
         return {"queued_seconds": queued_s if own is None else own(), "busy": busy}
 
     async def __del__(self) -> None:
-        """Close the state; Serve calls it when it ends a replica in good order."""
-        if hasattr(self, "_endpoint"):
-            await self._endpoint.host.aclose()
+        """Close the state when nothing runs any more; Serve calls it when it ends a replica in good order.
+
+        Callers know by then that it goes; Serve's own patience ends what takes too long.
+        """
+        if hasattr(self, "_server"):
+            host = self._endpoint.host
+            while (counted := host.statistics()).running or counted.streams.open:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(_LOOK_S)
+            await self._server.aclose()
+            await host.aclose()
