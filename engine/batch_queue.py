@@ -53,6 +53,11 @@ class BatcherStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_s: float  # service rate of late, without padding; 0 before the first batch
     queued_cost: int
 
+    @property
+    def queued_seconds(self) -> float:
+        """Time until what is queued has been served at the rate of late; 0 before the first batch."""
+        return self.queued_cost / self.cost_per_s if self.cost_per_s > 0 else 0.0
+
 
 class BatchQueue(Generic[Item]):
     """Requests that wait: events in (admit, drop, complete, fail), decisions out (form).

@@ -71,7 +71,7 @@ class Stage(Generic[S]):
         replicas: Copies of each shard; a call goes to the one with the fewest calls outstanding.
         isolated: With the local engine, give it a process of its own (a JVM that must not share one with torch).
         environment: Environment variables for its process or actor.
-        scaling: How the number of replicas follows the load; None keeps it.
+        scaling: How the number of replicas follows the load; `replicas` is then where it begins. None keeps it.
 
     Example:
         >>> class Counter:
@@ -101,7 +101,7 @@ class Stage(Generic[S]):
         self.open = open
         self.resources = resources or Resources()
         self.shards = shards
-        self.replicas = replicas
+        self.replicas = replicas if scaling is None else min(scaling.most, max(scaling.least, replicas))
         self.isolated = isolated
         self.environment = dict(environment or {})
         self.scaling = scaling
@@ -186,9 +186,9 @@ class Stage(Generic[S]):
         where += [f"{amount:g} {key}" for key, amount in sorted(self.resources.custom.items())]
         if self.shards is not None:
             where.append(f"{self.shards} shard{'s' if self.shards > 1 else ''}")
-        if self.replicas > 1:
-            where.append(f"{self.replicas} replicas")
-        if self.scaling is not None:
+        if self.scaling is None or self.scaling.least == self.scaling.most:
+            where += [f"{self.replicas} replicas"] if self.replicas > 1 else []
+        else:
             where.append(f"{self.scaling.least} to {self.scaling.most} replicas")
         if self.isolated:
             where.append("own process")

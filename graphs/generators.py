@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from engine.policy import Policy
-from engine.stage import Resources, Stage
+from engine.stage import Resources, Scaling, Stage
 from engine.step import Step, step
 from engine.stream import Stream
 from operators.extract import ExtractConfig, extract
@@ -25,23 +25,26 @@ Generate = Step[[Prompt], Stream[Delta]]
 Count = Step[[list[str]], list[int]]
 
 
-def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Generate, Count]:
+def generator_steps(
+    config: GeneratorConfig, *, gpus: float = 0.0, scaling: Scaling | None = None
+) -> tuple[Generate, Count]:
     """The steps `generate` and `count` of a generator.
 
     Args:
         config: Its kind and settings.
         gpus: What one replica holds on Ray, for the kinds that use one.
+        scaling: How many replicas there are on Ray.
     """
     if isinstance(config, ExtractConfig):
         answer = step(partial(extract, config=config), name="generate")
         return cast("Generate", answer), step(count_words, name="count")
     if isinstance(config, LlamaCppConfig):
-        llama = Stage("generator", partial(LlamaCpp.open, config), resources=Resources(gpus=gpus))
+        llama = Stage("generator", partial(LlamaCpp.open, config), resources=Resources(gpus=gpus), scaling=scaling)
         return llama.step(LlamaCpp.generate, live=True, policy=AGAIN), llama.step(
             LlamaCpp.count_tokens, name="count", policy=AGAIN
         )
     if isinstance(config, OpenAIConfig):
-        remote = Stage("generator", partial(OpenAICompatible.open, config))
+        remote = Stage("generator", partial(OpenAICompatible.open, config), scaling=scaling)
         return remote.step(OpenAICompatible.generate, live=True, policy=AGAIN), remote.step(
             OpenAICompatible.count_tokens, name="count"
         )
@@ -50,6 +53,7 @@ def generator_steps(config: GeneratorConfig, *, gpus: float = 0.0) -> tuple[Gene
         "generator",
         partial(VllmEngine.open, config),
         resources=Resources(cpus=1, gpus=gpus),
+        scaling=scaling,
         environment=environment,
         isolated=True,  # it needs its environment before it is imported
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.policy import Policy
-from engine.stage import Resources, Stage
+from engine.stage import Resources, Scaling, Stage
 from engine.step import Step, step
 from engine.stream import Stream
 from graphs.generators import AGAIN, Count, Generate, GeneratorConfig, generator_steps
@@ -64,6 +65,7 @@ class Profile:
     generator: GeneratorConfig = field(default_factory=ExtractConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     gpus: float = 0.0  # of one reranker and one generator replica, on Ray
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by name of a stage, on Ray
 
 
 def asks_for_dense(plan: Plan, *_: Any) -> bool:
@@ -101,7 +103,13 @@ class Parts:
         directory, shards = str(profile.corpus.directory), profile.corpus.config.shards
         self.chunker = Stage("chunker", partial(Chunker.open, profile.chunks, profile.embedder))
         # A JVM must not share a process with torch: each shard has one of its own, for both of its legs.
-        self.shards = Stage("shard", partial(Shard.open, directory, writable=writable), shards=shards, isolated=True)
+        self.shards = Stage(
+            "shard",
+            partial(Shard.open, directory, writable=writable),
+            shards=shards,
+            isolated=True,
+            scaling=None if writable else profile.scaling.get("shard"),  # one process at a time may write
+        )
 
     @classmethod
     def of(cls, source: Parts | Profile | Corpus | str | Path) -> Parts:
@@ -116,7 +124,8 @@ class Parts:
     def embedder(self) -> Stage[Embedder]:
         """The embedder's stage; drawing a graph that uses it checks that the corpus was made with this model."""
         self.profile.corpus.require_embedder(*embedder_identity(self.profile.embedder))
-        return Stage("embedder", partial(Embedder.open, self.profile.embedder))
+        scaling = self.profile.scaling.get("embedder")
+        return Stage("embedder", partial(Embedder.open, self.profile.embedder), scaling=scaling)
 
     def answering_with(self, generator: GeneratorConfig) -> Parts:
         """These parts with another generator; every other stage is shared, and started once in one session."""
@@ -214,7 +223,10 @@ class Parts:
         if self.profile.reranker is None:
             raise ValueError("this profile has no reranker; retrieve() leaves the step out")
         stage = Stage(
-            "reranker", partial(Reranker.open, self.profile.reranker), resources=Resources(gpus=self.profile.gpus)
+            "reranker",
+            partial(Reranker.open, self.profile.reranker),
+            resources=Resources(gpus=self.profile.gpus),
+            scaling=self.profile.scaling.get("reranker"),
         )
         return stage.step(Reranker.rerank, policy=AGAIN)
 
@@ -223,7 +235,8 @@ class Parts:
     @cached_property
     def _generator(self) -> tuple[Generate, Count]:
         """How the model of the profile answers, and how it counts tokens."""
-        return generator_steps(self.profile.generator, gpus=self.profile.gpus)
+        scaling = self.profile.scaling.get("generator")
+        return generator_steps(self.profile.generator, gpus=self.profile.gpus, scaling=scaling)
 
     def prompt(self, plan: Plan, found: Results) -> Prompt:
         """Draw the writing of the prompt; its length is counted with the model's own tokenizer."""

@@ -26,6 +26,10 @@ class Scorer(Protocol):
         """float[N] in [0, 1], higher fits better."""
         ...
 
+    def queued_seconds(self) -> float:
+        """Seconds of work that waits."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of everything."""
         ...
@@ -49,6 +53,10 @@ class Reranker:
             InvalidInput: As `CrossEncoder.open` says.
         """
         return cls(CrossEncoder.open(config))
+
+    def queued_seconds(self) -> float:
+        """Seconds of work that waits."""
+        return self._scorer.queued_seconds()
 
     async def rerank(self, plan: Plan, results: Results) -> Results:
         """The plan's best passages, ordered by the cross-encoder.

@@ -104,16 +104,19 @@ def serve(
     There is no authentication: at another address than a loopback one, whoever reaches the port may ask anything.
     """
     configuration = read_configuration(config)  # mistakes are told before anything is started, which takes seconds
-    configuration.profile(open_corpus(corpus_directory(corpus)))
+    opened = open_corpus(corpus_directory(corpus))
+    configuration.profile(opened)
     form = log or configuration.serve.log
     log_to(logging.StreamHandler(sys.stderr), form)
     if engine == "ray":
-        _on_ray(ServeArguments(corpus=corpus, config=config, log=form), host, port)
+        replicas = configuration.scaling.shard.most if configuration.scaling.shard else 1
+        processes = opened.config.shards * replicas + 16  # what one machine counts as processors is bookkeeping only
+        _on_ray(ServeArguments(corpus=corpus, config=config, log=form), host, port, processes)
     else:
         _in_one_process(corpus, config, host, port)
 
 
-def _on_ray(asked: ServeArguments, host: str, port: int) -> None:
+def _on_ray(asked: ServeArguments, host: str, port: int, processes: int) -> None:
     from serve.ray_serve.foreground import run_until_stopped  # noqa: PLC0415 - the other engine needs no Ray
 
     def application(log: Path) -> object:
@@ -121,7 +124,7 @@ def _on_ray(asked: ServeArguments, host: str, port: int) -> None:
 
         return ready_application(asked, log=str(log))
 
-    run_until_stopped(application, host, port, sys.stderr)
+    run_until_stopped(application, host, port, sys.stderr, cpus=processes)
 
 
 def _in_one_process(corpus: str | None, config: str | None, host: str, port: int) -> None:

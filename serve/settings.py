@@ -11,6 +11,7 @@ import msgspec
 
 from engine.errors import InvalidInput
 from engine.policy import Policy
+from engine.stage import Scaling
 from graphs.generators import GeneratorConfig
 from graphs.parts import RETRIEVAL, Profile
 from operators.chunk import ChunkConfig
@@ -43,6 +44,15 @@ class PromptSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     schema_template: str = "answer_json.v1"
 
 
+class ScalingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replicas of each stage on Ray, such as `[scaling.generator]` with `least = 1` and `most = 4`; one without it."""
+
+    shard: Scaling | None = None
+    embedder: Scaling | None = None
+    reranker: Scaling | None = None
+    generator: Scaling | None = None
+
+
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sections of a configuration file; every key has a default."""
 
@@ -57,6 +67,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reranker: CrossEncoderConfig | None = None
     generator: dict[str, Any] = msgspec.field(default_factory=dict)  # "kind" and that kind's own keys
     gpus: float = 0.0
+    scaling: ScalingSettings = msgspec.field(default_factory=ScalingSettings)
     serve: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
 
     def profile(self, corpus: Corpus) -> Profile:
@@ -81,6 +92,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             generator=generator_config(self.generator),
             prompt=prompt,
             gpus=self.gpus,
+            scaling={name: one for name in self.scaling.__struct_fields__ if (one := getattr(self.scaling, name))},
         )
 
     def corpus_config(self, embedder: str, dimension: int) -> CorpusConfig:

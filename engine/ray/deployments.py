@@ -50,7 +50,7 @@ def _options(stage: Stage[Any]) -> dict[str, Any]:
         "graceful_shutdown_timeout_s": _ENDING_S,
         "graceful_shutdown_wait_loop_s": 0.2,
     }
-    if stage.scaling is None:
+    if stage.scaling is None or stage.scaling.least == stage.scaling.most:
         return {**options, "num_replicas": stage.replicas}
     scaling = stage.scaling
     return {

@@ -192,6 +192,10 @@ class CrossEncoder:
             tensors = {name: t.to(device) for name, t in tensors.items()}
         return self.model(**tensors).logits[:, 0]
 
+    def queued_seconds(self) -> float:
+        """Seconds of work that waits."""
+        return self._batcher.statistics().queued_seconds
+
     def statistics(self) -> BatcherStatistics:
         """Counters of the batcher."""
         return self._batcher.statistics()

@@ -228,6 +228,10 @@ class Embedder:
             vectors[index] = rows[row]
         return vectors
 
+    def queued_seconds(self) -> float:
+        """Seconds of work that waits."""
+        return self._batcher.statistics().queued_seconds
+
     def statistics(self) -> EmbedderStatistics:
         """Counters since the embedder was opened."""
         return EmbedderStatistics(

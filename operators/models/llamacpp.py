@@ -114,6 +114,7 @@ class LlamaCpp:
         self._server = [server]  # emptied by aclose(): llama.cpp frees everything in its destructor
         self._client = client
         self._config = config
+        self.slots = config.slots  # replies that decode together
         self._context_tokens = context_tokens
         self._name = model_path(config).stem
         self._threads = ThreadPoolExecutor(config.slots, thread_name_prefix="llama.cpp")

@@ -99,6 +99,7 @@ class VllmEngine:
     def __init__(self, engine: AsyncLLM, config: VllmConfig) -> None:
         self._engine = engine
         self._config = config
+        self.slots = config.max_num_seqs  # replies that decode together
         self._name = Path(config.model).name
         self._tokenizer = engine.get_tokenizer()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-tokenizer")  # Rust's tokenizers allow no more

@@ -94,7 +94,9 @@ def _released(watching: subprocess.Popen[bytes]) -> None:
     watching.wait()
 
 
-def run_until_stopped(app: Callable[[Path], Any], host: str, port: int, out: TextIO) -> None:
+def run_until_stopped(
+    app: Callable[[Path], Any], host: str, port: int, out: TextIO, *, cpus: int | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM comes, showing the gateway's log.
 
     Args:
@@ -102,13 +104,14 @@ def run_until_stopped(app: Callable[[Path], Any], host: str, port: int, out: Tex
         host: Address for HTTP.
         port: TCP port for HTTP; 0 picks a free one.
         out: Where the gateway's lines go.
+        cpus: See ray_serve.
     """
     with closing(listen(host, port)) as free:  # a port that is taken is told now; Ray takes seconds to find out
         port = free.getsockname()[1]
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    with ray_serve(host, port) as folder:
+    with ray_serve(host, port, cpus=cpus) as folder:
         from ray import serve  # noqa: PLC0415 - as in _start
 
         log = folder / "gateway.log"
