@@ -65,7 +65,7 @@ def _options(stage: Stage[Any]) -> dict[str, Any]:
             "metrics_interval_s": 0.5,
             "look_back_period_s": 2.0,
             "policy": {
-                "policy_function": "engine.ray.scaling:ByQueuedSeconds",
+                "policy_function": "engine.scaling:ByQueuedSeconds",
                 "policy_kwargs": {"queued_s": scaling.queued_s},
             },
         },

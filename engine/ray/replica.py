@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 
+from engine.backlog import Backlog
 from engine.endpoint import Endpoint
 from engine.host import Host
 from engine.method import Method
-from engine.ray.backlog import Backlog
 from engine.ray.members import published
 from engine.supervise import as_step_failure
 from engine.tcp import FrameServer
@@ -45,7 +45,7 @@ class StageReplica:
         return published(self._server)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What the policy in `engine.ray.scaling` looks at; a state with `queued_seconds` knows its queue better."""
+        """What the policy in `engine.scaling` looks at; a state with `queued_seconds` knows its queue better."""
         counted = self._endpoint.host.statistics()
         outstanding = counted.running + counted.streams.open
         ended = counted.served + counted.failed + counted.cancelled + counted.streams.finished + counted.streams.closed

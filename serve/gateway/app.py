@@ -280,8 +280,15 @@ class Gateway:
 
     async def _ready(self, _: Request) -> Response:
         starting = sorted({*self._served} - {*self._running})
-        status = 503 if starting else 200
-        return _json(encode_json({"status": "starting" if starting else "ready", "starting": starting}), status=status)
+        without = {
+            pool.stage.name: [number for number, shard in enumerate(pool.shards) if not shard.transports]
+            for pool in self._session.pools
+        }
+        missing = {name: shards for name, shards in without.items() if shards}
+        # With some shards a stage still gives partial answers, and says so in each.
+        nobody = any(len(missing.get(pool.stage.name, ())) == len(pool.shards) for pool in self._session.pools)
+        told = {"status": "starting" if starting or nobody else "ready", "starting": starting, "missing": missing}
+        return _json(encode_json(told), status=503 if starting or nobody else 200)
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(await self._metrics.text(), media_type="text/plain; version=0.0.4")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.clock import VirtualClock
-from engine.errors import InvalidInput, StageDied
+from engine.errors import DeadlineExceeded, InvalidInput, StageDied
 from engine.host import Answer
 from engine.method import Method
 from engine.policy import Policy
@@ -178,3 +178,68 @@ def test_a_bucket_saves_only_so_much():
     for _ in range(1000):
         bucket.earn(0.5)
     assert sum(bucket.spend() for _ in range(100)) == 10
+
+
+class Coming:
+    """Copies that come and go."""
+
+    def __init__(self, *copies: Scripted) -> None:
+        self.copies = tuple(copies)
+
+    def __call__(self):
+        return self.copies
+
+
+async def test_copies_that_come_are_asked_and_those_that_go_are_not(copies):
+    coming = Coming(copies[0])
+    replicas = Replicas(coming)
+    assert [await asked(replicas) for _ in range(2)] == ["a", "a"]
+    coming.copies = (copies[1],)
+    assert await asked(replicas) == "b"
+    assert replicas.transports == (copies[1],)
+
+
+async def test_calls_at_a_copy_that_has_left_count_until_they_end(copies):
+    coming = Coming(copies[0])
+    replicas = Replicas(coming)
+    copies[0].slow = True
+    call = asyncio.create_task(asked(replicas))
+    await asyncio.sleep(0.01)
+    coming.copies = (copies[1],)
+    assert await asked(replicas) == "b"
+    assert replicas.outstanding == 1
+    call.cancel()
+    await asyncio.wait([call])
+    await asyncio.sleep(0)
+    assert replicas.outstanding == 0
+
+
+async def test_a_call_that_may_be_run_twice_waits_for_a_copy_when_there_is_none(copies):
+    coming = Coming()
+    replicas = Replicas(coming)
+    call = asyncio.create_task(asked(replicas))
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    coming.copies = (copies[0],)
+    assert await call == "a"
+
+
+async def test_it_waits_for_the_replacement_of_a_copy_that_died_under_it(copies):
+    coming = Coming(copies[0])
+    replicas = Replicas(coming)
+    copies[0].dead = True
+    call = asyncio.create_task(asked(replicas))
+    await asyncio.sleep(0.05)
+    coming.copies = (copies[0], copies[1])
+    assert await call == "b"
+
+
+async def test_it_waits_no_longer_than_its_request_lasts():
+    with pytest.raises(DeadlineExceeded):
+        await Replicas(Coming()).call(METHOD, [1], Scope(timeout_s=0.05), TWICE)
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(idempotent=True, coverage=0.5)])
+async def test_who_may_not_be_run_twice_or_can_be_done_without_is_told_at_once(policy):
+    with pytest.raises(StageDied, match="no replica of shard-3 lives"):
+        await Replicas(Coming(), name="shard-3").call(METHOD, [1], Scope(), policy)
