@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := .cache/demo-corpus
+WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export RAY_USAGE_STATS_ENABLED ?= 0
@@ -27,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## ingest docs/ and examples/documents/, ask three questions, then one through SmolLM2
 	$(BIN)/python -m serve.demo $(DEMO)
 
-test: install  ## all tests, fast ones first
-	$(BIN)/python -m pytest -q tests --ignore=tests/cluster
+test: install  ## all tests, fast ones first, in WORKERS processes
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests --ignore=tests/cluster
 	$(BIN)/python -m pytest -q tests/cluster
 
 cluster: install  ## only the tests that start Ray

@@ -41,7 +41,7 @@ class Load:
         seen: What became of requests, counted.
         pids: By shard (-1: the ranker, -2: the writer) a process that has answered lately.
         unwell: Time of the latest request that did not end as on a good day, or took a second.
-        well: How many have ended well since.
+        well: How many searches have ended well since.
     """
 
     def __init__(self, http: aiohttp.ClientSession, url: str, shards: int) -> None:
@@ -58,7 +58,7 @@ class Load:
     def note(self, what: str, *, well: bool) -> None:
         """Count what became of a request."""
         self.seen[what] += 1
-        self.well += well
+        self.well += well and what == "right"  # a search: streams may go on while those wait for a replica
         if not well:
             self.unwell, self.well = time.monotonic(), 0
 
@@ -82,7 +82,7 @@ class Load:
         async with self._http.post(f"{self._url}/v1/graphs/find", json={"n": n}, headers=headers) as response:
             body = await response.read()
             if response.status != 200:
-                return f"lost (status {response.status})"
+                return f"lost (status {response.status}: {_error(body)})"
         answer = json.loads(body)
         hits = {shard: number for shard, pid, number in answer["result"]}
         self.pids |= {shard: pid for shard, pid, _ in answer["result"]}
@@ -121,6 +121,14 @@ class Load:
         if end == "done":
             return "stream right" if len(numbers) == ITEMS + 1 else "stream WRONG"
         return "stream ended by an error event" if end == "error" else "stream cut off"
+
+
+def _error(body: bytes) -> str:
+    """What a refusal says it is."""
+    try:
+        return str(json.loads(body)["error_type"])
+    except (ValueError, KeyError, TypeError):
+        return repr(body[:60])
 
 
 async def kill(load: Load, victim: str, ending: Callable[[], None]) -> tuple[Counter[str], float, float]:
