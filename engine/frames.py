@@ -81,6 +81,7 @@ class Caller:
                     future.set_result(body)
         except (asyncio.IncompleteReadError, OSError):
             pass
+        self._writer.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._died())

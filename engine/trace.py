@@ -86,7 +86,7 @@ class Trace:
         spans = sorted(self.spans, key=lambda s: (s.start_s, s.end_s))
         if not spans:
             return "no steps ran"
-        zero, total = spans[0].start_s, self.total_s() or 1e-9
+        zero, total = spans[0].start_s, max(self.total_s(), 1e-9)
         name_width = max(len("step"), *(len(s.step) for s in spans))
         head = f"{'step':<{name_width}}  {'queued':>9} {'served':>9} {'hop':>9}  ms"
         lines = [head, *(_bar(s, zero, total, width, name_width) for s in spans)]

@@ -46,6 +46,7 @@ from serve.gateway.frames import encode_json
 from serve.gateway.metrics import Metrics
 from serve.gateway.openapi import openapi
 from serve.gateway.problems import Refused, body_of, retry_after, status_of
+from serve.gateway.readiness import readiness
 from serve.gateway.sockets import Conversation, tell_failure
 from serve.gateway.streams import Events, LiveStream, LiveStreams, unless_gone
 from serve.gateway.telemetry import Telemetry
@@ -279,16 +280,8 @@ class Gateway:
         return _json(b'{"status":"ok"}')
 
     async def _ready(self, _: Request) -> Response:
-        starting = sorted({*self._served} - {*self._running})
-        without = {
-            pool.stage.name: [number for number, shard in enumerate(pool.shards) if not shard.transports]
-            for pool in self._session.pools
-        }
-        missing = {name: shards for name, shards in without.items() if shards}
-        # With some shards a stage still gives partial answers, and says so in each.
-        nobody = any(len(missing.get(pool.stage.name, ())) == len(pool.shards) for pool in self._session.pools)
-        told = {"status": "starting" if starting or nobody else "ready", "starting": starting, "missing": missing}
-        return _json(encode_json(told), status=503 if starting or nobody else 200)
+        ready, told = readiness(self._served, self._running, self._session.pools)
+        return _json(encode_json(told), status=200 if ready else 503)
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(await self._metrics.text(), media_type="text/plain; version=0.0.4")

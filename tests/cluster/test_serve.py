@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import warnings
 
 import httpx
 import pytest
+import websockets
 
 from serve.gateway.config import GatewayConfig
 from serve.ray_serve.environment import free_ports
@@ -113,6 +115,24 @@ async def test_a_reader_that_stops_stops_a_pausable_producer_and_is_given_up(cli
         made = (await asked(client, "about", n=0))["result"][0] - before
         assert made < most / 3  # credits and what buffers of the kernel and of HAProxy hold
         await settled(client)
+
+
+async def test_over_a_websocket_an_item_comes_for_each_credit(client, url):
+    before = (await asked(client, "about", n=0))["result"][0]
+    async with websockets.connect(f"{url.replace('http', 'ws')}/v1/graphs/filling/socket") as socket:
+        for message in ({"kibibytes": 10_000}, {"credit": 3}):
+            await socket.send(json.dumps(message))
+        items = [json.loads(await socket.recv()) for _ in range(3)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(socket.recv(), 0.3)
+        assert (await asked(client, "about", n=0))["result"][0] - before <= 512  # the engine's window
+    assert len(items) == 3
+    await settled(client)
+
+
+async def test_it_says_that_it_is_ready(client):
+    ready = await client.get("/ready")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "starting": [], "missing": {}})
 
 
 async def test_with_two_replicas_a_killed_one_is_noticed_by_nobody(client):

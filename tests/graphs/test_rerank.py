@@ -14,7 +14,7 @@ async def test_a_profile_with_a_cross_encoder_orders_by_it_and_explain_shows_it(
     config = CrossEncoderConfig(model=str(build_cross_encoder(tmp_path / "cross-encoder")))
     graph = search(Parts(Profile(corpus, reranker=config)))
     text = graph.explain()
-    assert "[on reranker]" in text
+    assert "[on reranker, may be run twice]" in text
     assert "no rerank step" not in text
     async with start(graph) as ask, start(search(corpus)) as plain:
         trace = Trace()
