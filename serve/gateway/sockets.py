@@ -98,13 +98,15 @@ class Conversation:
         """
         sending = asyncio.ensure_future(self._send(work))
         listening = asyncio.create_task(self._listen())
-        await asyncio.wait([sending, listening], return_when=asyncio.FIRST_COMPLETED)
-        told = sending if sending.done() else listening
-        for task in (sending, listening):
-            task.cancel()
-        if told is listening:
-            self._scope.cancel()
-        await asyncio.gather(sending, listening, return_exceptions=True)
+        try:
+            await asyncio.wait([sending, listening], return_when=asyncio.FIRST_COMPLETED)
+            told = sending if sending.done() else listening
+        finally:  # Ray Serve cancels this when the client goes; nothing may be sending then, either
+            if not sending.done():
+                self._scope.cancel()
+            for task in (sending, listening):
+                task.cancel()
+            await asyncio.gather(sending, listening, return_exceptions=True)
         failure = None if told.cancelled() else told.exception()
         if not isinstance(failure, WebSocketDisconnect):
             await self._end(failure)

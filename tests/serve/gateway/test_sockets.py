@@ -9,6 +9,9 @@ from contextlib import suppress
 import pytest
 import websockets
 
+from engine.scope import Scope
+from serve.gateway.sockets import Conversation
+
 
 @pytest.fixture
 async def connect(served):
@@ -92,3 +95,22 @@ async def test_what_is_wrong_is_the_last_message(connect, name, messages, said):
     *_, last = await rest(await connect(name, *messages))
     assert last["event"] == "error"
     assert said in last["data"]["message"]
+
+
+async def test_a_conversation_that_is_cancelled_leaves_nobody_sending(served):
+    """As Ray Serve does it: the task that holds the conversation is cancelled when the client goes."""
+
+    class Silent:
+        async def receive_text(self) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    scope = Scope()
+    running = served.gateway._running["endless"]
+    conversation = Conversation(Silent(), scope, lambda sent: {"events": sent})
+    holding = asyncio.create_task(conversation.hold(running.within(scope)(1)))
+    await asyncio.sleep(0.05)
+    holding.cancel()
+    await asyncio.wait([holding])
+    await served.settled()
+    assert scope.cancelled
