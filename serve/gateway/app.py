@@ -90,6 +90,7 @@ class Gateway:
         self._running: dict[str, Running[..., Any]] = {}
         self._session = Session(engine)
         self._admission = Admission(self.config.active, self.config.waiting)
+        self._watching: asyncio.Task[None] | None = None
         self._streams = LiveStreams(self.config)
         self._metrics = Metrics(graphs, self._admission, lambda: self._session.pools)
         self._telemetry = None if self.config.telemetry is None else Telemetry(self.config.telemetry)
@@ -114,6 +115,7 @@ class Gateway:
         Raises:
             HeadraceError: One could not be started.
         """
+        self._watching = asyncio.create_task(self._admission.watch())
         if self._telemetry is not None:
             self._telemetry.start()
         for name, served in self._served.items():
@@ -122,6 +124,8 @@ class Gateway:
     async def aclose(self) -> None:
         """Gives up every stream and ends the stages."""
         self._running = {}
+        if self._watching is not None:
+            self._watching.cancel()
         await self._streams.aclose()
         await self._session.aclose()
         if self._telemetry is not None:

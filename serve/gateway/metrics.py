@@ -111,6 +111,7 @@ class Metrics:
         self._partial = Counter("headrace_partial", "Answers without some shards.", ["graph"], registry=self._registry)
         gauges: list[tuple[str, str, Callable[[], float]]] = [
             ("headrace_requests_active", "Requests that run.", lambda: admission.active),
+            ("headrace_requests_limit", "Requests that may run now.", lambda: admission.limit),
             ("headrace_requests_waiting", "Requests that wait.", lambda: admission.waiting),
             ("headrace_requests_refused", "Requests that found no place, so far.", lambda: admission.refused),
         ]

@@ -18,6 +18,7 @@ MODE = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # gRPC between replicas, one event loop each
     # A gateway that sheds load answers 503; the front must not take it for dead.
     "RAY_SERVE_HAPROXY_OBSERVE_MARK_DOWN_ENABLED": "0",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "5",  # nor may one that is busy for a while be
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
     # What a gateway took and died of without a word goes to another one: graphs read, so asking twice does no harm.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",

@@ -82,3 +82,28 @@ async def test_a_thousand_cancelled_at_random_leave_nothing():
             await asyncio.sleep(0)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (admission.active, admission.waiting) == (0, 0)
+
+
+async def test_while_the_loop_is_late_fewer_run_and_then_more_again():
+    admission = Admission(8, 10)
+    for _ in range(5):
+        admission.felt(0.5)
+    assert admission.limit == 2
+    async with AsyncExitStack() as places:
+        for _ in range(2):
+            await places.enter_async_context(admission.admitted(Scope()))
+        waiting = asyncio.create_task(places.enter_async_context(admission.admitted(Scope())))
+        await settle()
+        assert (admission.active, admission.waiting) == (2, 1)
+        admission.felt(0.0)
+        await waiting
+        assert (admission.active, admission.waiting, admission.limit) == (3, 0, 3)
+    assert admission.active == 0
+
+
+async def test_the_limit_grows_only_as_far_as_it_is_used():
+    admission = Admission(8, 10)
+    admission.felt(0.5)
+    for _ in range(10):
+        admission.felt(0.0)
+    assert admission.limit == 4
