@@ -27,9 +27,11 @@ async def main(fd: int) -> None:
         return  # the parent has changed its mind
     endpoint, failure = await _start(frame.body)
     write_answer(writer, number, failure)
-    if endpoint is not None:
-        await answer_frames(reader, writer, endpoint.handle)
-        await endpoint.host.aclose()
+    if endpoint is None:
+        await reader.read()  # until the parent, having read why, closes the socket: this process ends at once then
+        return
+    await answer_frames(reader, writer, endpoint.handle)
+    await endpoint.host.aclose()
 
 
 async def _start(opener: bytes) -> tuple[Endpoint | None, bytes]:

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from engine.tasks import keep
+
 HEADER = struct.Struct("<IQ")  # bytes that follow, number of the frame
 
 Handle = Callable[[str, bytes], Awaitable[bytes]]
@@ -120,9 +122,7 @@ async def answer_frames(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
     try:
         while True:
-            task = asyncio.create_task(answer(*await read_frame(reader)))
-            running.add(task)
-            task.add_done_callback(running.discard)
+            keep(running, answer(*await read_frame(reader)))
     except (asyncio.IncompleteReadError, OSError):
         pass  # the caller is done with us, or gone
     finally:

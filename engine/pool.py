@@ -144,9 +144,7 @@ class Pool:
                     yield item
             except StageDied:
                 shard.died(used[-1])
-                if begun or not again or not await shard.another(used, scope, patient=True):
-                    raise
-                if not shard.may_retry(used):
+                if begun or not again or not await shard.may_retry(used, scope, patient=True):
                     raise
             else:
                 return

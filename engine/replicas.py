@@ -224,13 +224,6 @@ class Replicas:
         self.counters.died += 1
         copy.circuit.died(self._clock.now())
 
-    def may_retry(self, used: Sequence[_Copy]) -> bool:
-        """Whether a call that those copies failed may be made once more; if so, it is counted."""
-        if len(used) > 1 or not self._retries.spend():
-            return False
-        self.counters.retried += 1
-        return True
-
     async def another(self, used: Collection[_Copy], scope: Scope, *, patient: bool) -> bool:
         """Whether a copy besides those is worth asking, perhaps after waiting for one as long as the request lasts.
 
@@ -242,6 +235,17 @@ class Replicas:
                 return False
             scope.check()
             await asyncio.sleep(_LOOK_S)
+        return True
+
+    async def may_retry(self, used: Collection[_Copy], scope: Scope, *, patient: bool) -> bool:
+        """Whether a call that those copies failed may be made once more, on another copy; if so, it is counted.
+
+        Raises:
+            RequestEnded: See `another`.
+        """
+        if len(used) > 1 or not await self.another(used, scope, patient=patient) or not self._retries.spend():
+            return False
+        self.counters.retried += 1
         return True
 
     @property
@@ -294,7 +298,7 @@ class Replicas:
                         raise failure
                     if running:
                         continue  # the other one may answer
-                    if not await self.another(used, scope, patient=patient) or not self.may_retry(used):
+                    if not await self.may_retry(used, scope, patient=patient):
                         raise failure
                     begin()
         finally:

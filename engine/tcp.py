@@ -10,11 +10,11 @@ import asyncio
 import hmac
 import secrets
 import socket
-from typing import Any
 
 from engine.endpoint import Endpoint
 from engine.errors import HeadraceError, InvalidInput, StageDied
 from engine.frames import Caller, answer_frames
+from engine.tasks import keep
 from engine.transport import RemoteTransport
 
 MOST_BYTES = 64 * 2**20  # of a message: nothing that steps hand each other is near
@@ -34,7 +34,7 @@ class FrameServer:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[Any]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.address = ("", 0)
         self.secret = secrets.token_hex(SECRET_BYTES)
 
@@ -42,15 +42,15 @@ class FrameServer:
     async def start(cls, endpoint: Endpoint, host: str) -> FrameServer:
         """Listen on a free port of `host`."""
         server = cls(endpoint)
-        server._server = await asyncio.start_server(server._serve, host, 0)
+        server._server = await asyncio.start_server(server._accept, host, 0)
         name = server._server.sockets[0].getsockname()
         server.address = (name[0], name[1])
         return server
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        keep(self._serving, self._serve(reader, writer))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._serving.add(task)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 shown = await reader.readexactly(SECRET_BYTES)
@@ -61,8 +61,6 @@ class FrameServer:
             pass  # it left before it had shown anything
         finally:
             writer.close()
-            if task is not None:
-                self._serving.discard(task)
 
     async def aclose(self) -> None:
         """Answer nobody any more; the endpoint lives on."""
@@ -111,7 +109,7 @@ class TcpTransport(RemoteTransport):
                 try:
                     async with asyncio.timeout(_CONNECT_S):
                         reader, writer = await asyncio.open_connection(*self._address)
-                except (OSError, TimeoutError) as error:
+                except OSError as error:  # a TimeoutError is one
                     raise self._died(f": {error}") from error
                 _watch(writer)
                 writer.write(self._secret)

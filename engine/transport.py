@@ -15,6 +15,7 @@ from engine.errors import HeadraceError
 from engine.host import Answer, Host, HostStatistics
 from engine.method import Method
 from engine.scope import Scope
+from engine.tasks import keep
 from engine.wire import ChunkWire, Close, Pull, Reply, Request, decode_error, decoder, encode
 
 _numbers = itertools.count()
@@ -70,19 +71,12 @@ class LocalTransport:
 
     def close_nowait(self, id: str, reason: str) -> None:
         """Close a stream without waiting for its source to stop."""
-        _keep(self._closing, self.host.close(id, reason))
+        keep(self._closing, self.host.close(id, reason))
 
     async def aclose(self) -> None:
         """See Transport."""
         await asyncio.gather(*self._closing)
         await self.host.aclose()
-
-
-def _keep(tasks: set[asyncio.Task[None]], coroutine: Any) -> None:
-    """Run `coroutine` beside the caller, holding its task until it is done."""
-    task = asyncio.get_running_loop().create_task(coroutine)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 class _LocalLink:
@@ -155,7 +149,7 @@ class RemoteTransport(ABC):
 
     def close_nowait(self, id: str, reason: str) -> None:
         """Send a close and do not wait for it."""
-        _keep(self._posting, self._post(encode(Close(id, reason))))
+        keep(self._posting, self._post(encode(Close(id, reason))))
 
     async def _post(self, frame: bytes) -> None:
         try:

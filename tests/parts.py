@@ -108,6 +108,13 @@ class Refuses:
         raise FileNotFoundError("no weights at /nowhere")
 
 
+class RefusesAtLength:
+    """A state that cannot be made, and says more than a socket holds."""
+
+    def __init__(self) -> None:
+        raise FileNotFoundError("no weights" * 1_000_000)
+
+
 class Shard:
     """A partition that knows its index."""
 

@@ -15,6 +15,7 @@ import msgspec
 
 from engine.errors import InvalidInput
 from engine.scope import Scope, current_scope
+from engine.tasks import keep
 from operators.messages import ChatMessage, Delta, Prompt
 from operators.models.chat_completions import ChatChunk, ChatReply, chat_chunk, chat_request
 from operators.models.language import LanguageModelStatistics, ModelFailed, Outcomes
@@ -216,10 +217,7 @@ class LlamaCpp:
         """
         if self._closing:
             raise ModelFailed(f"the model {self._name!r} is closed")
-        asking = asyncio.get_running_loop().create_task(self._request(path, body))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-        return await asyncio.shield(asking)
+        return await asyncio.shield(keep(self._asking, self._request(path, body)))
 
     async def _request(self, path: str, body: dict[str, Any]) -> Any:
         response = await self._client.post(path, content=msgspec.json.encode(body))

@@ -11,7 +11,7 @@ from engine.method import method_of
 from engine.process import ProcessTransport
 from engine.scope import Scope
 from engine.transport import LocalTransport
-from tests.parts import Refuses, Workshop
+from tests.parts import Refuses, RefusesAtLength, Workshop
 from tests.transport_suite import TransportSuite
 
 
@@ -48,6 +48,12 @@ class TestChildProcess(TransportSuite):
 async def test_a_state_that_cannot_be_made_tells_why():
     with pytest.raises(StepFailed, match="no weights at /nowhere"):
         await ProcessTransport.start("weights", Refuses, {})
+
+
+async def test_a_state_that_cannot_be_made_tells_why_at_any_length():
+    with pytest.raises(StepFailed) as told:
+        await ProcessTransport.start("weights", RefusesAtLength, {})
+    assert told.value.message.endswith("no weights")
 
 
 async def test_an_opener_that_cannot_be_pickled_is_refused_with_advice():
