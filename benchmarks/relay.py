@@ -15,7 +15,8 @@ from typing import Any
 
 import ray
 
-from benchmarks.report import Figure, emit, percentile
+from benchmarks.report import Figure, against_others, emit, percentile
+from benchmarks.tokens import Tokens
 from engine.graph import Graph, graph
 from engine.ray.cluster import ensure_ray
 from engine.run import start
@@ -26,18 +27,9 @@ QUESTION = __doc__.splitlines()[0]
 PACE_S = 0.01
 PACED_ITEMS = 200
 PACED_STREAMS = 32
+UNITS = {"flooding": ("items/s", False), "ideal": ("ratio", True), "token": ("ms", True)}
 
 Open = Callable[[int, float], AsyncIterator[str]]
-
-
-class Tokens:
-    """Makes tokens as fast as it can, or one every `pace_s`; the same code on both sides."""
-
-    async def generate(self, n: int, pace_s: float) -> AsyncIterator[str]:
-        for i in range(n):
-            if pace_s:
-                await asyncio.sleep(pace_s)
-            yield f"token{i} "
 
 
 def tokens_graph(*, live: bool) -> Graph[[int, float], Stream[str]]:
@@ -136,20 +128,7 @@ async def measure(args: argparse.Namespace) -> list[Figure]:
             note(side, "time to first token p50", percentile(firsts[side], 50) * 1e3)
             note(side, "time to first token p99", percentile(firsts[side], 99) * 1e3)
     await context.__aexit__(None, None, None)
-    return figures(seen)
-
-
-def figures(seen: dict[str, dict[str, list[float]]]) -> list[Figure]:
-    """Medians of both sides, and the ratio round by round."""
-    units = {"flooding": ("items/s", False), "ideal": ("ratio", True), "token": ("ms", True)}
-    out = []
-    for test, ours in seen["headrace"].items():
-        unit, lower = next(u for key, u in units.items() if key in test)
-        theirs = seen["ray generator"][test]
-        out += [Figure.over_runs(f"{side}: {test}", s[test], unit, lower_is_better=lower) for side, s in seen.items()]
-        ratio = [a / b for a, b in zip(ours, theirs, strict=True)]
-        out.append(Figure.over_runs(f"headrace / ray generator: {test}", ratio, "ratio", lower_is_better=lower))
-    return out
+    return against_others(seen, UNITS)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,26 @@ class Figure(msgspec.Struct, frozen=True):
         """The median of one value per run, rounded to four digits."""
         low, middle, high = (float(f"{x:.4g}") for x in (min(values), statistics.median(values), max(values)))
         return cls(name, middle, unit, lower_is_better, (low, high))
+
+
+def against_others(
+    seen: Mapping[str, Mapping[str, Sequence[float]]], units: Mapping[str, tuple[str, bool]]
+) -> list[Figure]:
+    """Medians of all sides for each test, and headrace's ratios to each of the others, round by round.
+
+    Args:
+        seen: By side ("headrace" and others) and test, one value a round.
+        units: By a part of a test's name (the first that is in it counts), the unit and whether lower is better.
+    """
+    out = []
+    for test, ours in seen["headrace"].items():
+        unit, lower = next(found for part, found in units.items() if part in test)
+        out += [Figure.over_runs(f"{side}: {test}", s[test], unit, lower_is_better=lower) for side, s in seen.items()]
+        for side in seen:
+            if side != "headrace":
+                ratio = [a / b for a, b in zip(ours, seen[side][test], strict=True)]
+                out.append(Figure.over_runs(f"headrace / {side}: {test}", ratio, "ratio", lower_is_better=lower))
+    return out
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

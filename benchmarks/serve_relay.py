@@ -13,12 +13,13 @@ import time
 
 import aiohttp
 
-from benchmarks.report import Figure, emit, percentile
+from benchmarks.report import against_others, emit, percentile
 from benchmarks.serve_sides import sides
 
 QUESTION = __doc__.splitlines()[0]
 CLIENTS = 16
 PACE_S, PACED_ITEMS, PACED_STREAMS = 0.01, 200, 32
+UNITS = {"flooding": ("tokens/s", False), "ideal": ("ratio", True), "token p": ("ms", True)}
 
 
 async def drain(http: aiohttp.ClientSession, url: str, n: int, pace_s: float) -> tuple[int, float]:
@@ -78,20 +79,6 @@ async def measure(addresses: dict[str, str], runs: int, items: int) -> dict[str,
     return seen
 
 
-def figures(seen: dict[str, dict[str, list[float]]]) -> list[Figure]:
-    """Medians of all sides, and headrace's ratios to the others, round by round."""
-    units = {"flooding": ("tokens/s", False), "ideal": ("ratio", True), "token p": ("ms", True)}
-    out = []
-    for test, ours in seen["headrace"].items():
-        unit, lower = next(found for key, found in units.items() if key in test)
-        out += [Figure.over_runs(f"{side}: {test}", s[test], unit, lower_is_better=lower) for side, s in seen.items()]
-        for side in seen:
-            if side != "headrace":
-                ratio = [a / b for a, b in zip(ours, seen[side][test], strict=True)]
-                out.append(Figure.over_runs(f"headrace / {side}: {test}", ratio, "ratio", lower_is_better=lower))
-    return out
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=QUESTION)
@@ -104,7 +91,7 @@ def main() -> None:
         seen = asyncio.run(measure(relays, args.runs, args.items))
     emit(
         QUESTION,
-        figures(seen),
+        against_others(seen, UNITS),
         seed=0,
         warm_up="16 streams of 100 tokens and 20 of 3 for each side",
         runs=f"{args.runs} interleaved rounds",

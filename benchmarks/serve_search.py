@@ -13,11 +13,12 @@ import time
 
 import aiohttp
 
-from benchmarks.report import Figure, emit, percentile
+from benchmarks.report import against_others, emit, percentile
 from benchmarks.serve_sides import sides
 
 QUESTION = __doc__.splitlines()[0]
 CLIENTS = (1, 8, 32)
+UNITS = {"answers/s": ("1/s", False), ", p": ("ms", True)}
 
 
 async def load(http: aiohttp.ClientSession, url: str, clients: int, seconds: float) -> tuple[list[float], float]:
@@ -55,19 +56,6 @@ async def measure(addresses: dict[str, str], runs: int, seconds: float) -> dict[
     return seen
 
 
-def figures(seen: dict[str, dict[str, list[float]]]) -> list[Figure]:
-    """Medians of all sides, and headrace's ratios to the others, round by round."""
-    out = []
-    for test, ours in seen["headrace"].items():
-        unit, lower = ("1/s", False) if "/s" in test else ("ms", True)
-        out += [Figure.over_runs(f"{side}: {test}", s[test], unit, lower_is_better=lower) for side, s in seen.items()]
-        for side in seen:
-            if side != "headrace":
-                ratio = [a / b for a, b in zip(ours, seen[side][test], strict=True)]
-                out.append(Figure.over_runs(f"headrace / {side}: {test}", ratio, "ratio", lower_is_better=lower))
-    return out
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=QUESTION)
@@ -80,7 +68,7 @@ def main() -> None:
         seen = asyncio.run(measure(searches, args.runs, args.seconds))
     emit(
         QUESTION,
-        figures(seen),
+        against_others(seen, UNITS),
         seed=0,
         warm_up="4 clients for each side",
         runs=f"{args.runs} interleaved rounds",

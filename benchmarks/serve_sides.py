@@ -11,15 +11,14 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import msgspec
 
+from benchmarks.processes import processes
+from benchmarks.tokens import Tokens
 from engine.graph import graph
 from engine.stage import Resources, Stage
 from engine.step import step
@@ -28,16 +27,6 @@ from serve.gateway.config import GatewayConfig
 
 SHARDS = 3
 _SMALL = Resources(cpus=0.1)
-
-
-class Tokens:
-    """Makes tokens as fast as it can, or one every `pace_s`."""
-
-    async def generate(self, n: int, pace_s: float) -> AsyncIterator[str]:
-        for i in range(n):
-            if pace_s:
-                await asyncio.sleep(pace_s)
-            yield f"token{i} "
 
 
 class Hit(msgspec.Struct, array_like=True, frozen=True):
@@ -156,62 +145,35 @@ def plain() -> tuple[Any, Any]:
 
 def run_side(mode: str) -> None:
     """Serve the sides of one mode until standard input ends."""
-    from serve.ray_serve import guard
-    from serve.ray_serve.environment import ALONE, MODE, free_ports, of_one_run
+    from serve.ray_serve.environment import MODE, free_ports
+    from serve.ray_serve.foreground import ray_serve
 
-    folder = Path(tempfile.mkdtemp(prefix="hb", dir="/tmp"))
-    watching = guard.begin(folder)
-    os.environ.update(of_one_run(folder), RAY_AUTH_MODE="disabled", **ALONE)
-    if mode == "default":
-        for name in MODE:
-            os.environ.pop(name, None)
-    import ray
-    from ray import serve
-
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     port = free_ports(1)[0]
-    ray.init(
-        num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="error", configure_logging=False,
-        object_store_memory=100 * 2**20, _temp_dir=str(folder), _node_ip_address="127.0.0.1",
-    )  # fmt: skip
-    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
     root = f"http://127.0.0.1:{port}"
-    relay, search = plain()
-    serve.run(relay, name="relay", route_prefix="/relay")
-    serve.run(search, name="search", route_prefix="/search")
-    addresses = {f"serve {mode}": {"relay": f"{root}/relay", "search": f"{root}/search"}}
-    if mode == "optimised":
-        from serve.ray_serve.application import application
+    with ray_serve("127.0.0.1", port, cpus=8, mode=MODE if mode == "optimised" else {}):
+        from ray import serve
 
-        config = GatewayConfig(active=256)
-        serve.run(application(graphs, config), name="headrace", route_prefix="/")
-        addresses["headrace"] = {name: f"{root}/v1/graphs/{name}" for name in ("relay", "search")}
-    print(json.dumps(addresses), flush=True)
-    sys.stdin.read()
-    serve.shutdown()
-    ray.shutdown()
-    watching.stdin.close()  # type: ignore[union-attr] # it is a pipe
-    watching.wait()
+        relay, search = plain()
+        serve.run(relay, name="relay", route_prefix="/relay")
+        serve.run(search, name="search", route_prefix="/search")
+        addresses = {f"serve {mode}": {"relay": f"{root}/relay", "search": f"{root}/search"}}
+        if mode == "optimised":
+            from serve.ray_serve.application import application
+
+            config = GatewayConfig(active=256)
+            serve.run(application(graphs, config), name="headrace", route_prefix="/")
+            addresses["headrace"] = {name: f"{root}/v1/graphs/{name}" for name in ("relay", "search")}
+        print(json.dumps(addresses), flush=True)
+        sys.stdin.read()
 
 
 @contextmanager
 def sides() -> Iterator[dict[str, dict[str, str]]]:
     """Both modes running, and by side and workload the address of each."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-    children = [
-        Popen([sys.executable, "-m", "benchmarks.serve_sides", mode], stdin=PIPE, stdout=PIPE, env=environment)
-        for mode in ("optimised", "default")
-    ]
-    try:
-        addresses: dict[str, dict[str, str]] = {}
-        for child in children:
-            lines = child.stdout or ()
-            addresses |= json.loads(next(line for line in lines if line.startswith(b"{")))
-        yield addresses
-    finally:
-        for child in children:
-            if child.stdin is not None:
-                child.stdin.close()
-            child.wait()
+    commands = [("benchmarks.serve_sides", mode) for mode in ("optimised", "default")]
+    with processes(*commands) as (optimised, default):
+        yield optimised | default
 
 
 if __name__ == "__main__":

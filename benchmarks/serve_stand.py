@@ -9,10 +9,7 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.processes import processes
 from engine.graph import graph
 from engine.policy import Policy
 from engine.stage import Resources, Stage
@@ -217,67 +215,60 @@ class Stand:
 @contextmanager
 def stand(setting: Setting) -> Iterator[Stand]:
     """An application that runs inside the block."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-    line = [sys.executable, "-m", "benchmarks.serve_stand", msgspec.json.encode(setting).decode()]
-    child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-    try:
-        told = next((text for text in child.stdout or () if text.startswith(b"{")), None)
-        if told is None:
-            raise RuntimeError("the application did not start")
-        yield Stand(**json.loads(told))
-    finally:
-        if child.stdin is not None:
-            child.stdin.close()
-        child.wait()
+    with processes(("benchmarks.serve_stand", msgspec.json.encode(setting).decode())) as (told,):
+        yield Stand(**told)
 
 
 def run_stand(setting: Setting) -> None:
     """Run the application until standard input ends."""
-    from serve.ray_serve import guard
-    from serve.ray_serve.environment import ALONE, free_ports, of_one_run
+    from serve.ray_serve.environment import free_ports
+    from serve.ray_serve.foreground import ray_serve
 
-    folder = Path(tempfile.mkdtemp(prefix="hs", dir="/tmp"))
-    watching = guard.begin(folder)
-    os.environ.update(of_one_run(folder), RAY_AUTH_MODE="disabled", **ALONE)
-    raylets = _start(folder, setting.nodes)
-    import ray
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    port = free_ports(1)[0]
+    if setting.nodes:
+        with _ray_of_nodes(setting.nodes, port) as (folder, raylets):
+            _serve(setting, port, folder, raylets)
+    else:
+        with ray_serve("127.0.0.1", port, cpus=16) as folder:
+            _serve(setting, port, folder, [])
+
+
+def _serve(setting: Setting, port: int, folder: Path, raylets: list[int]) -> None:
     from ray import serve
 
     from serve.ray_serve.application import application
 
-    port = free_ports(1)[0]
-    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
     app = application(partial(graphs, setting), setting.config, gateways=setting.gateways)
     serve.run(app, name="stand", route_prefix="/")
     print(json.dumps({"url": f"http://127.0.0.1:{port}", "folder": str(folder), "raylets": raylets}), flush=True)
     sys.stdin.read()
-    signal.alarm(60)  # nodes that were killed must not keep us
-    serve.shutdown()
-    ray.shutdown()
-    watching.stdin.close()  # type: ignore[union-attr] # it is a pipe
-    watching.wait()
 
 
-def _start(folder: Path, nodes: int) -> list[int]:
-    import ray
-
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
-    if not nodes:
-        ray.init(
-            num_cpus=16, include_dashboard=False, object_store_memory=100 * 2**20, _temp_dir=str(folder),
-            _node_ip_address="127.0.0.1", **quiet,
-        )  # fmt: skip
-        return []
-    os.environ["RAY_TMPDIR"] = str(folder)
-    from ray.cluster_utils import Cluster
+@contextmanager
+def _ray_of_nodes(nodes: int, port: int) -> Iterator[tuple[Path, list[int]]]:
+    """A Ray of several nodes on this machine with Serve inside the block, and its raylets besides the head's."""
+    from serve.ray_serve.environment import of_one_run, set_environment
+    from serve.ray_serve.guard import guarded_folder
 
     memory = 80 * 2**20
     head = {"num_cpus": 4, "object_store_memory": memory, "_system_config": _HEALTH, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    added = [cluster.add_node(num_cpus=8, object_store_memory=memory, resources={"anywhere": 1}) for _ in range(nodes)]
-    ray.init(address=cluster.address, **quiet)
-    time.sleep(1)
-    return [node.all_processes["raylet"][0].process.pid for node in added]
+    with guarded_folder() as folder:
+        set_environment({**of_one_run(folder), "RAY_TMPDIR": str(folder)})
+        import ray
+        from ray import serve
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        added = [
+            cluster.add_node(num_cpus=8, object_store_memory=memory, resources={"anywhere": 1}) for _ in range(nodes)
+        ]
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error", configure_logging=False)
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        yield folder, [node.all_processes["raylet"][0].process.pid for node in added]
+        signal.alarm(60)  # nodes that were killed must not keep us
+        serve.shutdown()
+        ray.shutdown()
 
 
 if __name__ == "__main__":

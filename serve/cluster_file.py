@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def check_cluster_file(path: Path, deployments_of: DeploymentsOf = lambda _: Non
     Raises:
         InvalidInput: It cannot be read, or is no YAML with an object.
     """
-    documents = _documents(path)
+    documents = read_documents(path)
     if any(_KUBERNETES_KEYS & document.keys() for document in documents):
         return check_ray_service(documents, deployments_of)
     if len(documents) > 1:
@@ -40,7 +39,12 @@ def check_cluster_file(path: Path, deployments_of: DeploymentsOf = lambda _: Non
     return check_ray_up(documents[0])
 
 
-def _documents(path: Path) -> list[Mapping[str, Any]]:
+def read_documents(path: Path) -> list[dict[str, Any]]:
+    """The objects in a YAML file, of which there is at least one.
+
+    Raises:
+        InvalidInput: It cannot be read, or holds something else.
+    """
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

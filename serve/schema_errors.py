@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from engine.errors import InvalidInput
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -25,6 +28,16 @@ def errors_in(value: object, schema: Mapping[str, Any], registry: Registry[Any])
     deepest = [exceptions.best_match([error]) for error in found]
     deepest.sort(key=lambda error: [str(part) for part in error.absolute_path])
     return list(dict.fromkeys(sentence for error in deepest for sentence in _sentences(error)))
+
+
+def refuse(file: Path, found: Sequence[str]) -> None:
+    """Raise when something was found wrong with a file.
+
+    Raises:
+        InvalidInput: All that was found.
+    """
+    if found:
+        raise InvalidInput("\n  ".join([f"{file}: {len(found)} to mend", *found]))
 
 
 def place(path: Iterable[str | int]) -> str:

@@ -12,13 +12,15 @@ from typing import Literal
 import click
 
 from engine.errors import InvalidInput
-from graphs.parts import Parts
+from graphs.parts import Parts, Profile
 from graphs.rag import rag
 from graphs.search import search
 from operators.corpus.manifest import open_corpus
+from serve.gateway.config import GatewayConfig
 from serve.gateway.logs import log_to
 from serve.options import config_option, corpus_option, told
 from serve.ray_serve.arguments import ServeArguments
+from serve.schema_errors import refuse
 from serve.settings import corpus_directory, read_configuration
 
 PORT = 7272
@@ -32,9 +34,7 @@ def check_cluster(file: Path) -> None:
     from serve.cluster_file import check_cluster_file  # noqa: PLC0415 - imports Ray
     from serve.ray_serve.application import deployments_in  # noqa: PLC0415 - as above
 
-    found = check_cluster_file(file, deployments_in)
-    if found:
-        raise InvalidInput("\n  ".join([f"{file}: {len(found)} to mend", *found]))
+    refuse(file, check_cluster_file(file, deployments_in))
     click.echo(f"{file}: nothing wrong found")
 
 
@@ -105,7 +105,7 @@ def serve(
     """
     configuration = read_configuration(config)  # mistakes are told before anything is started, which takes seconds
     opened = open_corpus(corpus_directory(corpus))
-    configuration.profile(opened)
+    profile = configuration.profile(opened)
     form = log or configuration.serve.log
     log_to(logging.StreamHandler(sys.stderr), form)
     if engine == "ray":
@@ -113,7 +113,7 @@ def serve(
         processes = opened.config.shards * replicas + 16  # what one machine counts as processors is bookkeeping only
         _on_ray(ServeArguments(corpus=corpus, config=config, log=form), host, port, processes)
     else:
-        _in_one_process(corpus, config, host, port)
+        _in_one_process(profile, configuration.serve, host, port)
 
 
 def _on_ray(asked: ServeArguments, host: str, port: int, processes: int) -> None:
@@ -127,11 +127,10 @@ def _on_ray(asked: ServeArguments, host: str, port: int, processes: int) -> None
     run_until_stopped(application, host, port, sys.stderr, cpus=processes)
 
 
-def _in_one_process(corpus: str | None, config: str | None, host: str, port: int) -> None:
+def _in_one_process(profile: Profile, limits: GatewayConfig, host: str, port: int) -> None:
     from serve.gateway.app import Gateway  # noqa: PLC0415 - the other commands need no web server
     from serve.gateway.server import serve as serve_http  # noqa: PLC0415 - as above
 
-    configuration = read_configuration(config)
-    parts = Parts(configuration.profile(open_corpus(corpus_directory(corpus))))
-    gateway = Gateway([search(parts), rag(parts)], configuration.serve)
+    parts = Parts(profile)
+    gateway = Gateway([search(parts), rag(parts)], limits)
     asyncio.run(serve_http(gateway, host, port))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
-import msgspec
-
+from engine.errors import InvalidInput
+from serve.ray_serve.arguments import is_ours, read_arguments
 from serve.schema_errors import meant, place
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ DeploymentsOf: TypeAlias = Callable[[Mapping[str, Any]], Collection[str] | None]
 """The names of the deployments that an application of a config has, as its mapping in the file (import_path, args)
 says; None where it cannot be built here."""
 
-_OWN = ("serve.ray_serve.application:build", "serve.ray_serve.application.build")
 _Path: TypeAlias = tuple[str | int, ...]
 
 
@@ -107,9 +106,10 @@ def _of_applications(applications: list[Mapping[str, Any]], deployments_of: Depl
         if trouble:
             yield _unimportable(f"{at}.import_path {application['import_path']!r}", trouble)
             continue
-        yield from (f"{at}.{sentence}" for sentence in _of_arguments(application))
+        wrong = [f"{at}.{sentence}" for sentence in _of_arguments(application)]
+        yield from wrong
         names = [deployment["name"] for deployment in application.get("deployments") or ()]
-        known = deployments_of(application)
+        known = None if wrong else deployments_of(application)
         for place_of, name in enumerate(names):
             here = f"{at}.deployments[{place_of}].name"
             if names.index(name) != place_of:
@@ -130,13 +130,11 @@ def _import_trouble(path: str) -> str:
 
 def _of_arguments(application: Mapping[str, Any]) -> Iterator[str]:
     """Of headrace's own application, those that it would refuse when it is built."""
-    from serve.ray_serve.arguments import ServeArguments  # noqa: PLC0415 - most files need it not
-
-    if application["import_path"] in _OWN:
+    if is_ours(application):
         try:
-            msgspec.convert(application.get("args") or {}, ServeArguments)
-        except msgspec.ValidationError as error:
-            yield f"args: {error}; there are {', '.join(ServeArguments.__struct_fields__)}"
+            read_arguments(application.get("args") or {})
+        except InvalidInput as error:
+            yield error.message
 
 
 def _unimportable(what: str, why: str) -> str:

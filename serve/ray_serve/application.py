@@ -23,12 +23,12 @@ from engine.stage import Stage
 from graphs.parts import Parts
 from graphs.rag import rag
 from graphs.search import search
-from operators.corpus.manifest import open_corpus
+from operators.corpus.manifest import MANIFEST, open_corpus
 from serve.gateway.app import Gateway
 from serve.gateway.config import GatewayConfig
 from serve.gateway.logs import log_to
 from serve.gateway.telemetry import Telemetry
-from serve.ray_serve.arguments import ServeArguments
+from serve.ray_serve.arguments import ServeArguments, is_ours, read_arguments
 from serve.settings import corpus_directory, read_configuration
 
 GATEWAY = "gateway"
@@ -117,12 +117,7 @@ def build(args: Mapping[str, Any]) -> Application:
     Raises:
         InvalidInput: An argument is unknown or wrong, or there is no corpus.
     """
-    try:
-        asked = msgspec.convert(dict(args), ServeArguments)
-    except msgspec.ValidationError as error:
-        known = ", ".join(ServeArguments.__struct_fields__)
-        raise InvalidInput(f"args of the application: {error}; there are {known}") from error
-    return ready_application(asked)
+    return ready_application(read_arguments(args))
 
 
 def ready_application(asked: ServeArguments, *, log: str | None = None) -> Application:
@@ -139,10 +134,11 @@ def ready_application(asked: ServeArguments, *, log: str | None = None) -> Appli
 
 def deployments_in(application: Mapping[str, Any]) -> list[str] | None:
     """The deployments of an application of a Serve config file; None for one of others, or whose corpus is not here."""
-    if not str(application.get("import_path", "")).startswith("serve.ray_serve.application"):
+    if not is_ours(application):
         return None
-    args = application.get("args") or {}
-    if not (corpus_directory(args.get("corpus")) / "manifest.json").exists():
+    asked = read_arguments(application.get("args") or {})
+    corpus = corpus_directory(asked.corpus)
+    if not (corpus / MANIFEST).exists():
         return None
-    graphs = ready_made(str(corpus_directory(args.get("corpus"))), args.get("config"))
+    graphs = ready_made(str(corpus), asked.config)
     return [GATEWAY, *(name for stage in _stages(graphs) for name in names_of(stage))]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
+
+from engine.errors import InvalidInput
+
+IMPORT_PATH = "serve.ray_serve.application:build"
+"""Of the application that takes them."""
 
 
 class ServeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,3 +27,20 @@ class ServeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     config: str | None = None
     gateways: int = 1
     log: Literal["text", "json"] | None = None
+
+
+def read_arguments(args: Mapping[str, Any]) -> ServeArguments:
+    """The `args` of a file.
+
+    Raises:
+        InvalidInput: One is unknown or wrong.
+    """
+    try:
+        return msgspec.convert(dict(args), ServeArguments)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"args: {error}; there are {', '.join(ServeArguments.__struct_fields__)}") from error
+
+
+def is_ours(application: Mapping[str, Any]) -> bool:
+    """Whether an application of a Serve config file, as it stands there, is the one that takes these arguments."""
+    return str(application.get("import_path", "")).replace(":", ".") == IMPORT_PATH.replace(":", ".")

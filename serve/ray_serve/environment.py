@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sysconfig
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,15 +42,16 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def of_one_run(folder: Path) -> dict[str, str]:
+def of_one_run(folder: Path, mode: Mapping[str, str] = MODE) -> dict[str, str]:
     """Everything for a Serve of this machine alone whose ports and files are no other run's.
 
     Args:
-        folder: For its sockets and files; a short path, since names of Unix sockets have 107 bytes at most.
+        folder: For its sockets and files; see guard.guarded_folder.
+        mode: The variables that set Serve's mode.
     """
     metrics, statistics, fallback, fallback_grpc = free_ports(4)
     return {
-        **MODE,
+        **mode,
         **ALONE,
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
@@ -63,7 +65,7 @@ def of_one_run(folder: Path) -> dict[str, str]:
     }
 
 
-def set_environment(variables: dict[str, str]) -> None:
+def set_environment(variables: Mapping[str, str]) -> None:
     """Set them for this process and those that it starts; what the user has set stays."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)

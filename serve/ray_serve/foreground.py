@@ -8,18 +8,16 @@ import logging
 import os
 import secrets
 import signal
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from engine.errors import InvalidInput, StageDied
 from serve.gateway.server import listen
-from serve.ray_serve import guard
 from serve.ray_serve.environment import MODE, of_one_run, set_environment
+from serve.ray_serve.guard import guarded_folder
 
 APPLICATION = "headrace"
 _log = logging.getLogger("headrace")
@@ -27,7 +25,7 @@ _OBJECTS_BYTES = 200 * 2**20  # nothing large goes through Ray's object store he
 
 
 @contextmanager
-def ray_serve(host: str, port: int, *, cpus: int | None = None) -> Iterator[Path]:
+def ray_serve(host: str, port: int, *, cpus: int | None = None, mode: Mapping[str, str] = MODE) -> Iterator[Path]:
     """Ray with Serve inside the block: the cluster that RAY_ADDRESS names, or one of this machine alone.
 
     Args:
@@ -35,6 +33,7 @@ def ray_serve(host: str, port: int, *, cpus: int | None = None) -> Iterator[Path
         port: TCP port for HTTP.
         cpus: Processors that a cluster of this machine's own counts; None for those that there are, and 4 at least,
             since what a stage asks for is a share of one that it rarely uses.
+        mode: The variables that set Serve's mode; another one than headrace's own serves other applications only.
 
     Yields:
         A folder for files of this run.
@@ -43,16 +42,14 @@ def ray_serve(host: str, port: int, *, cpus: int | None = None) -> Iterator[Path
         InvalidInput: Serve runs in the cluster already, or nobody can listen there.
     """
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="headrace", dir="/tmp"))
-        watching = guard.begin(folder)
-        stack.callback(_released, watching)
+        folder = stack.enter_context(guarded_folder())
         alone = "RAY_ADDRESS" not in os.environ
         if alone:
             # Ray's own ports are on every interface; whoever has no token is refused there.
             token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-            set_environment({**token, **of_one_run(folder)})
+            set_environment({**token, **of_one_run(folder, mode)})
         else:
-            set_environment(MODE)
+            set_environment(mode)
         _start(host, port, folder if alone else None, cpus)
         stack.callback(_end)
         yield folder
@@ -87,11 +84,6 @@ def _end() -> None:
     with contextlib.redirect_stderr(io.StringIO()):  # Ray tells that the controller is dead, which was asked for
         serve.shutdown()
         ray.shutdown()
-
-
-def _released(watching: subprocess.Popen[bytes]) -> None:
-    watching.stdin.close()  # type: ignore[union-attr] # it is a pipe
-    watching.wait()
 
 
 def run_until_stopped(

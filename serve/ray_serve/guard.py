@@ -12,16 +12,25 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PATIENCE_S = 5.0  # Ray's own processes notice by themselves
 
 
-def begin(folder: Path) -> subprocess.Popen[bytes]:
-    """Start guarding this process; close the guard's `stdin` when all has ended, and wait for it."""
+@contextmanager
+def guarded_folder() -> Iterator[Path]:
+    """A folder for the files of one run; what names it ends with the block, or with this process if that is killed.
+
+    Its path is short: names of Unix sockets have 107 bytes at most.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="headrace", dir="/tmp"))
     command = [sys.executable, "-m", "serve.ray_serve.guard", str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):  # its input ends with the block
+        yield folder
 
 
 def of_folder(folder: str) -> list[int]:

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from engine.errors import InvalidInput, StageDied
+from serve.cluster_file import read_documents
 from serve.ray_serve.application import deployments_in
-from serve.ray_serve.arguments import ServeArguments
+from serve.ray_serve.arguments import IMPORT_PATH, ServeArguments
+from serve.schema_errors import refuse
 from serve.serve_file import check_serve_config
 
 _LOOK_S = 1.0
@@ -27,7 +29,7 @@ def config_for(asked: ServeArguments, *, host: str, port: int) -> str:
             {
                 "name": "headrace",
                 "route_prefix": "/",
-                "import_path": "serve.ray_serve.application:build",
+                "import_path": IMPORT_PATH,
                 "args": args,
             }
         ],
@@ -42,15 +44,11 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         InvalidInput: It cannot be read or something in it is wrong; all that is.
     """
-    try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidInput(f"the Serve config {file} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise InvalidInput(f"{file} holds a {type(config).__name__}; expected the keys of a Serve config")
-    if found := check_serve_config(config, deployments_in):
-        raise InvalidInput("\n  ".join([f"{file}: {len(found)} to mend", *found]))
-    return config
+    documents = read_documents(file)
+    if len(documents) > 1:
+        raise InvalidInput(f"{file} holds {len(documents)} documents; expected one, a Serve config")
+    refuse(file, check_serve_config(documents[0], deployments_in))
+    return documents[0]
 
 
 def submit(config: dict[str, Any], address: str, tell: Callable[[str], None], *, patience_s: float = 600.0) -> None:

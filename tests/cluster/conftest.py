@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from pathlib import Path
 
 import pytest
 
-from serve.ray_serve import guard
 from serve.ray_serve.environment import of_one_run
+from serve.ray_serve.guard import guarded_folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster():
-    folder = tempfile.mkdtemp(prefix="hr", dir="/tmp")  # short: unix sockets have names of 107 bytes at most
-    os.environ.update(of_one_run(Path(folder)), RAY_AUTH_MODE="disabled")  # before anything imports ray.serve
+    with guarded_folder() as folder:
+        yield from _ray_in(folder)
+
+
+def _ray_in(folder):
+    os.environ.update(of_one_run(folder), RAY_AUTH_MODE="disabled")  # before anything imports ray.serve
     # Actors import test modules by name, so the checkout must be on their path.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     with warnings.catch_warnings():
@@ -30,13 +33,10 @@ def cluster():
             log_to_driver=False,
             configure_logging=False,
             object_store_memory=100 * 2**20,
-            _temp_dir=folder,
+            _temp_dir=str(folder),
             _node_ip_address="127.0.0.1",
         )
-    watching = guard.begin(Path(folder))
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.shutdown()
-    watching.stdin.close()
-    watching.wait()

@@ -11,9 +11,6 @@ from engine.errors import InvalidInput
 from serve.cli import main
 from serve.cluster_file import check_cluster_file
 
-# Ray's own models, as they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")
-
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 

@@ -9,8 +9,6 @@ from click.testing import CliRunner
 from serve.cli import main
 from tests.corpora import ingested
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # importing Ray Serve warns of its own past
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from serve import kubernetes_schema
 from serve.ray_service_file import check_ray_service
 from serve.settings import Configuration
-
-# Ray's own models, as they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")
+from tests.edited import edited
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "rayservice.yaml"
 SERVICE = 4  # the last of the file's documents
@@ -36,14 +34,7 @@ def documents() -> list:
 
 def changed(*path: str | int, value: object) -> list:
     """The same with one value set, or taken out by None."""
-    at = everything = documents()
-    for key in path[:-1]:
-        at = at[key]
-    if value is None:
-        del at[path[-1]]
-    else:
-        at[path[-1]] = value
-    return everything
+    return edited(documents(), *path, value=value)
 
 
 def check(content: list) -> list[str]:

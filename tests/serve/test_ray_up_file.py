@@ -9,21 +9,14 @@ import yaml
 
 from serve.ray_up_file import check_ray_up
 from serve.settings import read_configuration
+from tests.edited import edited
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "cluster.yaml"
 
 
 def changed(*path: str, value: object) -> dict:
     """The shipped file with one value set, or taken out by None."""
-    config = yaml.safe_load(SHIPPED.read_text())
-    at = config
-    for key in path[:-1]:
-        at = at[key]
-    if value is None:
-        del at[path[-1]]
-    else:
-        at[path[-1]] = value
-    return config
+    return edited(yaml.safe_load(SHIPPED.read_text()), *path, value=value)
 
 
 def test_the_shipped_file_is_good_and_so_are_its_settings():

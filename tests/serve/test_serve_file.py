@@ -6,9 +6,7 @@ import pytest
 import yaml
 
 from serve.serve_file import check_serve_config
-
-# Ray's own models, as they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")
+from tests.edited import edited
 
 GOOD = """
 http_options: {host: 0.0.0.0, port: 8000}
@@ -31,15 +29,7 @@ NAMES = ["gateway", "rerank", "dense-0", "dense-1"]
 
 def changed(*path: str | int, value: object) -> dict:
     """The good config with one value set, or taken out by None."""
-    config = yaml.safe_load(GOOD)
-    at = config
-    for key in path[:-1]:
-        at = at[key]
-    if value is None:
-        del at[path[-1]]
-    else:
-        at[path[-1]] = value
-    return config
+    return edited(yaml.safe_load(GOOD), *path, value=value)
 
 
 def test_a_good_config_passes():
