@@ -256,18 +256,25 @@ class Mixed:
             self.seen["cancelled"] += 1
         elif kind < 0.3:
             body = {"n": 5, "items": 20, "stream": True}
+            began = time.perf_counter()
             async with self._client.http.post(f"{self._client.url}/v1/graphs/write", json=body) as response:
                 text = await response.text()
-            self.seen["streams" if "event: done" in text else f"stream failed: {text[-200:]}"] += 1
+            if response.status == 503 and "Retry-After" in response.headers:
+                self._refused(time.perf_counter() - began)
+            else:
+                self.seen["streams" if "event: done" in text else f"stream failed: {text[-200:]}"] += 1
         else:
             status, answer, took = await self._client.ask("find", n=2)
             if status == 503 and answer["retry_after"]:
-                self.seen["shed"] += 1
-                self.shed.append(took)
+                self._refused(took)
             elif status == 200 and answer["partial"] is None:
                 self.seen["searches"] += 1
             else:
                 self.seen[f"search failed: {status} {answer.get('partial') or answer.get('message')}"] += 1
+
+    def _refused(self, took: float) -> None:
+        self.seen["shed"] += 1
+        self.shed.append(took)
 
     async def rate_of(self, clients: int, seconds: float) -> float:
         """How many a second so many clients get through that ask as soon as they are answered."""

@@ -12,7 +12,7 @@ import yaml
 
 from serve.kuberay import Container, HeadGroup, RayCluster, RayService, WorkerGroup
 from serve.kubernetes_schema import VERSION, check_object, definitions, registry
-from serve.ray_serve.environment import MODE
+from serve.ray_serve.environment import LOOPBACK, MODE
 from serve.schema_errors import errors_in, place
 from serve.serve_file import DeploymentsOf, check_serve_config
 
@@ -140,7 +140,7 @@ def _of_container(at: str, container: Container, volumes: set[str]) -> Iterator[
 def _of_both(manifest: Mapping[str, Any], cluster: RayCluster, config: Mapping[str, Any]) -> Iterator[str]:
     """What only the two parts together show: the cluster and what is to run on it."""
     options = config["http_options"]
-    if options["host"] in {"127.0.0.1", "localhost", "::1"}:
+    if options["host"] in LOOPBACK:
         yield f"spec.serveConfigV2: http_options.host is {options['host']}; other pods reach 0.0.0.0 only"
     for at, group in _groups(cluster):
         container = group.template.spec.containers[0]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from serve.ray_serve.environment import MODE
 from serve.schema_errors import meant
 
 # Parameters of EC2's RunInstances and fields of Compute Engine's instances that Ray hands on as they are.
@@ -63,7 +64,7 @@ def _stricter(config: Mapping[str, Any]) -> Iterator[str]:
     for name, node_type in types.items() if isinstance(types, dict) else ():
         if isinstance(node_type, dict):
             yield from _of_node_type(name, node_type, kind)
-    yield from _of_authentication(config)
+    yield from _of_start(config)
 
 
 def _of_node_type(name: str, node_type: Mapping[str, Any], kind: str) -> Iterator[str]:
@@ -87,8 +88,16 @@ def _of_node_type(name: str, node_type: Mapping[str, Any], kind: str) -> Iterato
         yield f"{at}: resources promise GPU: {gpus} and {chosen} has none; actors would wait for ever"
 
 
-def _of_authentication(config: Mapping[str, Any]) -> Iterator[str]:
+def _of_start(config: Mapping[str, Any]) -> Iterator[str]:
+    """Of the commands that start Ray: what they must set."""
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         for command in config.get(key) or ():
-            if isinstance(command, str) and "ray start" in command and "RAY_AUTH_MODE=token" not in command:
+            if not isinstance(command, str) or "ray start" not in command:
+                continue
+            if "RAY_AUTH_MODE=token" not in command:
                 yield f"{key}: {command!r} leaves authentication to chance; put RAY_AUTH_MODE=token before ray start"
+            if "headrace environment" not in command and any(name not in command for name in MODE):
+                yield (
+                    f"{key}: {command!r} does not put Ray Serve into headrace's mode; put "
+                    f'eval "$(headrace environment)"; before ray start'
+                )

@@ -7,6 +7,7 @@ import queue
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from operators.corpus.store import Store
@@ -20,6 +21,7 @@ _ALONE = 2  # quick reads that the loop does by itself: both legs of one questio
 class _Quick(NamedTuple):
     work: Work[Any]
     done: asyncio.Future[Any]
+    beside: bool
 
 
 class Reads:
@@ -27,7 +29,9 @@ class Reads:
 
     A hybrid search is three reads of a millisecond or less. Waking a thread for each, and the loop for each result,
     takes as long as they do. So quick reads are done by the loop, one in each of its turns, the first at once; when
-    more wait than one question brings, a thread takes them, too, until none is left. Long reads go to threads at once.
+    more wait than one question brings, a thread takes them, too, until none is left. Two of one question that come
+    together are done at once, the one that takes longer by the loop, which so need not be woken for it. Long reads go
+    to threads at once.
 
     To be used by one event loop at a time.
 
@@ -60,17 +64,16 @@ class Reads:
         return await self._put(work)
 
     async def beside(self, work: Work[_Result]) -> _Result:
-        """As `quick`, for a read beside which another one of the same question can run: in a thread if one is idle."""
-        if self._helped or self._waiting:
-            return await self._put(work)
-        self._helped = True
-        done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
-        self._threads.submit(self._apart, lambda store: self._help(store, _Quick(work, done)))
-        return await done
+        """As `quick`, for one that takes longer than another one of the same question.
 
-    def _put(self, work: Work[_Result]) -> asyncio.Future[_Result]:
+        By the loop while a thread does the other one, if that is there when the loop has looked around; else in the
+        thread, so that the other one need not wait.
+        """
+        return await self._put(work, beside=True)
+
+    def _put(self, work: Work[_Result], *, beside: bool = False) -> asyncio.Future[_Result]:
         done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Quick(work, done))
+        self._waiting.append(_Quick(work, done, beside))
         self._plan_turn()
         return done
 
@@ -103,12 +106,20 @@ class Reads:
     def _take_turn(self) -> None:
         self._turn = None
         if len(self._waiting) > _ALONE and not self._helped:
-            self._helped = True
-            self._threads.submit(self._apart, self._help)
-        if (read := self._next()) is not None:
+            self._call_help(None)
+        read = self._next()
+        if read is not None and read.beside and not self._helped:
+            other = self._next()
+            self._call_help(other or read)
+            read = read if other else None
+        if read is not None:
             _settle(read.done, *_outcome(read.work, self._own))
         if self._waiting:
             self._plan_turn()
+
+    def _call_help(self, first: _Quick | None) -> None:
+        self._helped = True
+        self._threads.submit(self._apart, partial(self._help, first))
 
     def _next(self) -> _Quick | None:
         try:
@@ -116,7 +127,7 @@ class Reads:
         except IndexError:  # a thread took the last one
             return None
 
-    def _help(self, store: Store, first: _Quick | None = None) -> None:
+    def _help(self, first: _Quick | None, store: Store) -> None:
         """Takes reads, that one first, until none waits. In a thread."""
         read = first or self._next()
         while read is not None:

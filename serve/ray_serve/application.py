@@ -32,6 +32,7 @@ from serve.ray_serve.arguments import ServeArguments, is_ours, read_arguments
 from serve.settings import corpus_directory, read_configuration
 
 GATEWAY = "gateway"
+GATEWAY_RESOURCES = {"num_cpus": 0.25}
 _REQUESTS_AT_ONCE = 10_000  # the gateway's own admission refuses long before, and says when to come back
 
 Graphs = Sequence[Graph[..., Any]]
@@ -88,7 +89,7 @@ def application(
     deployment = serve.deployment(serve.ingress()(GatewayReplica)).options(
         name=GATEWAY,
         num_replicas=gateways,
-        ray_actor_options={"num_cpus": 0.25},
+        ray_actor_options=GATEWAY_RESOURCES,
         max_ongoing_requests=_REQUESTS_AT_ONCE,
         health_check_period_s=2.0,
         graceful_shutdown_timeout_s=5.0,

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""What only the machine itself reaches."""
+
 _FRONT = Path(sysconfig.get_path("scripts")) / "headrace-haproxy"  # see serve/ray_serve/front.py
 MODE = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",  # HAProxy in front of the replicas; of three modes the only one with backpressure
@@ -27,6 +30,9 @@ MODE = {
 }
 ALONE = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray gives what it starts, the front among them, a thirtieth of what other programs get (niceness 15): beside one
+    # that is busy, whoever asks would wait for seconds.
+    "RAY_worker_niceness": "0",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",  # with one gateway there is nobody to drain to
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # three in a row end it, and a laptop may be busy with models

@@ -11,28 +11,31 @@ import yaml
 
 from engine.errors import InvalidInput, StageDied
 from serve.cluster_file import read_documents
-from serve.ray_serve.application import deployments_in
+from serve.ray_serve.application import GATEWAY, GATEWAY_RESOURCES, deployments_in
 from serve.ray_serve.arguments import IMPORT_PATH, ServeArguments
+from serve.ray_serve.environment import LOOPBACK
 from serve.schema_errors import refuse
 from serve.serve_file import check_serve_config
 
 _LOOK_S = 1.0
+_ON_HEAD = {"node:__internal_head__": 0.001}  # every Ray has it, on its head only
 
 
 def config_for(asked: ServeArguments, *, host: str, port: int) -> str:
-    """The text of a Serve config that serves a corpus with the ready-made graphs."""
+    """The text of a Serve config that serves a corpus with the ready-made graphs.
+
+    Gateways listen where the front does. When that is the head's loopback, they are kept on the head: the front could
+    not reach one elsewhere.
+    """
     args = {name: value for name in asked.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    application: dict[str, Any] = {"name": "headrace", "route_prefix": "/", "import_path": IMPORT_PATH, "args": args}
+    if host in LOOPBACK:
+        options = {**GATEWAY_RESOURCES, "resources": _ON_HEAD}
+        application["deployments"] = [{"name": GATEWAY, "ray_actor_options": options}]
     config = {
         "proxy_location": "HeadOnly",
         "http_options": {"host": host, "port": port},
-        "applications": [
-            {
-                "name": "headrace",
-                "route_prefix": "/",
-                "import_path": IMPORT_PATH,
-                "args": args,
-            }
-        ],
+        "applications": [application],
     }
     text: str = yaml.safe_dump(config, sort_keys=False)
     return f"# For `headrace deploy` and `serve deploy`; `headrace check-cluster` finds mistakes in it.\n{text}"

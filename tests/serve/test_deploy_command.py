@@ -29,6 +29,15 @@ def test_a_written_config_has_nothing_to_mend(corpus, tmp_path):
     assert run("check-cluster", file).exit_code == 0
 
 
+def test_gateways_stay_where_a_front_on_loopback_reaches_them(corpus, tmp_path):
+    for host, kept in (("127.0.0.1", True), ("0.0.0.0", False)):
+        file = tmp_path / f"{host}.yaml"
+        run("deploy", file, "--write", "--corpus", corpus, "--host", host)
+        (application,) = yaml.safe_load(file.read_text())["applications"]
+        assert ("node:__internal_head__" in str(application.get("deployments"))) is kept
+        assert run("check-cluster", file).exit_code == 0
+
+
 def test_a_file_that_is_there_is_not_written_over(corpus, tmp_path):
     file = tmp_path / "serve.yaml"
     file.write_text("mine")

@@ -44,6 +44,11 @@ GPU = ("available_node_types", "gpu")
         ((*GPU, "resources", "GPU"), 0, "resources say none"),
         ((*GPU, "node_config", "InstanceType"), "m7i.large", "actors would wait for ever"),
         (("worker_start_ray_commands",), ["ray start --address=$RAY_HEAD_IP:6379"], "RAY_AUTH_MODE=token"),
+        (
+            ("worker_start_ray_commands",),
+            ["RAY_AUTH_MODE=token ray start --address=$RAY_HEAD_IP:6379"],
+            "headrace's mode",
+        ),
     ],
 )
 def test_each_mistake_is_told_with_its_place(path, value, said):

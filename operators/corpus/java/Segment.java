@@ -6,7 +6,6 @@ import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.NumericDocValues;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.TermsEnum;
-import org.apache.lucene.util.BytesRef;
 import org.apache.lucene.util.FixedBitSet;
 
 /**
@@ -62,9 +61,11 @@ final class Segment {
     }
   }
 
-  /** Adds to {@code row}, from {@code at} on, the living chunks that hold the term, and its occurrences in them. */
-  void frequencies(TermsEnum terms, BytesRef term, long[] row, int at) throws IOException {
-    if (!terms.seekExact(term)) return;
+  /**
+   * Adds to {@code row}, from {@code at} on, the living chunks that hold the term that {@code terms} stands at, and its
+   * occurrences in them.
+   */
+  void frequencies(TermsEnum terms, long[] row, int at) throws IOException {
     if (deleted.length >= terms.docFreq()) {
       PostingsEnum postings = terms.postings(null, PostingsEnum.FREQS);
       for (int d = postings.nextDoc(); d != PostingsEnum.NO_MORE_DOCS; d = postings.nextDoc()) {

@@ -22,6 +22,7 @@ import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.NumericDocValues;
 import org.apache.lucene.index.Term;
+import org.apache.lucene.index.TermStates;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.BooleanClause.Occur;
@@ -133,23 +134,31 @@ public final class Snapshot {
   public long[][] statistics(String[] terms) throws IOException {
     reader.incRef();
     try {
-      return count(terms);
+      return count(terms, null);
     } finally {
       reader.decRef();
     }
   }
 
-  private long[][] count(String[] terms) throws IOException {
+  /** As {@link #statistics}; where the terms stand is put into {@code places}, by field and term, unless it is null. */
+  private long[][] count(String[] terms, TermStates[][] places) throws IOException {
     BytesRef[] bytes = Arrays.stream(terms).map(BytesRef::new).toArray(BytesRef[]::new);
     long[][] rows = new long[scoring.fields.length][2 + 2 * terms.length];
-    for (Segment segment : segments) {
+    for (int s = 0; s < segments.size(); s++) {
+      Segment segment = segments.get(s);
       for (int f = 0; f < rows.length; f++) {
         rows[f][0] += segment.documents[f];
         rows[f][1] += segment.tokens[f];
         Terms known = segment.leaf.terms(scoring.fields[f]);
         if (known == null) continue;
         TermsEnum each = known.iterator();
-        for (int t = 0; t < terms.length; t++) segment.frequencies(each, bytes[t], rows[f], 2 + 2 * t);
+        for (int t = 0; t < terms.length; t++) {
+          if (!each.seekExact(bytes[t])) continue;
+          segment.frequencies(each, rows[f], 2 + 2 * t);
+          if (places == null) continue;
+          if (places[f][t] == null) places[f][t] = new TermStates(reader.getContext());
+          places[f][t].register(each.termState(), s, each.docFreq(), each.totalTermFreq());
+        }
       }
     }
     return rows;
@@ -166,7 +175,8 @@ public final class Snapshot {
       throws IOException {
     reader.incRef();
     try {
-      long[][] rows = statistics != null ? statistics : count(terms);
+      TermStates[][] places = new TermStates[scoring.fields.length][terms.length];
+      long[][] rows = statistics != null ? statistics : count(terms, places);
       GlobalSearcher searcher = new GlobalSearcher(reader);
       searcher.setSimilarity(scoring.similarity);
       searcher.setQueryCache(null);
@@ -175,7 +185,8 @@ public final class Snapshot {
         for (int f = 0; f < scoring.fields.length; f++) {
           Term term = new Term(scoring.fields[f], terms[t]);
           if (scoring.boosts[f] == 0 || !searcher.know(term, rows[f], 2 + 2 * t)) continue;
-          query.add(new BoostQuery(new TermQuery(term), counts[t] * scoring.boosts[f]), Occur.SHOULD);
+          TermQuery one = places[f][t] == null ? new TermQuery(term) : new TermQuery(term, places[f][t]);
+          query.add(new BoostQuery(one, counts[t] * scoring.boosts[f]), Occur.SHOULD);
         }
       }
       BitSet[] only = allowed == null ? null : allowed.in(segments);

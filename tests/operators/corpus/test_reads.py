@@ -98,16 +98,29 @@ async def test_a_cancelled_quick_read_troubles_nobody(reads: Reads) -> None:
         await cancelled
 
 
-async def test_a_read_beside_which_another_runs_goes_to_an_idle_thread(reads: Reads) -> None:
+async def test_both_reads_of_a_question_run_at_once_the_longer_one_on_the_loops_thread(reads: Reads) -> None:
     met = threading.Barrier(2, timeout=10)  # passed only by two that run at once
 
     def meet(store: Store) -> str:
         met.wait()
         return where(store)
 
-    beside, quick = await asyncio.gather(reads.beside(meet), reads.quick(meet))
-    assert (beside.startswith("read"), quick) == (True, threading.current_thread().name)
+    longer, other = await asyncio.gather(reads.beside(meet), reads.quick(meet))
+    assert (longer, other.startswith("read")) == (threading.current_thread().name, True)
     assert len(await asyncio.gather(*(reads.beside(where) for _ in range(20)))) == 20
+
+
+async def test_a_longer_read_that_comes_alone_leaves_the_loop_free(reads: Reads) -> None:
+    assert (await reads.beside(where)).startswith("read")
+
+
+async def test_a_cancelled_longer_read_troubles_nobody(reads: Reads) -> None:
+    longer, other = asyncio.create_task(reads.beside(where)), asyncio.create_task(reads.quick(where))
+    await asyncio.sleep(0)
+    longer.cancel()
+    assert await other
+    with pytest.raises(asyncio.CancelledError):
+        await longer
 
 
 async def test_quick_reads_that_wait_are_ended_before_all_is_closed(tmp_path: Path) -> None:
