@@ -5,7 +5,7 @@ Shape legend: K = hits of one ranking, ordered by (score descending, key ascendi
 
 from __future__ import annotations
 
-from typing import Any, NewType
+from typing import Annotated, Any, NewType
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Question(msgspec.Struct, frozen=True):
     """What a person asks."""
 
-    text: str
+    text: Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1})]  # told in words by who plans it
     settings: Settings = msgspec.field(default_factory=Settings)
 
 

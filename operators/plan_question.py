@@ -35,6 +35,7 @@ _UNITS: Final = re.compile(
     "|(?P<hi>[\u0900-\u097f]+)"
     "|(?P<en>[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+)"
 )
+_LATIN: Final = re.compile("[A-Za-z]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8})*", re.IGNORECASE)
 
@@ -135,6 +136,8 @@ def guess_language(text: str) -> str:
         >>> guess_language("请解释 BERT"), guess_language("ねこは何歳まで生きる？"), guess_language("What is a mill?")
         ('zh', 'ja', 'en')
     """
+    if text.isascii():  # most questions, told at once
+        return "en" if _LATIN.search(text, 0, GUESSED_CHARACTERS) else ""
     counts = dict.fromkeys(_UNITS.groupindex, 0)
     for unit in _UNITS.finditer(text, 0, GUESSED_CHARACTERS):
         counts[str(unit.lastgroup)] += 1

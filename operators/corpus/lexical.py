@@ -24,6 +24,7 @@ MAX_TERMS = 1024  # of a question; the rarest are kept
 _CHUNKS_AT_ONCE = 512
 _FILTERS_KEPT = 8
 _SEGMENT_MB, _CACHE_MB = 4.0, 24.0
+_SEGMENTS_PER_TIER = 5  # Lucene's own 10 makes writing cheaper, and each question looks its terms up in every segment
 
 
 def fingerprints(titles: Sequence[str], texts: Sequence[str]) -> np.ndarray:
@@ -128,6 +129,10 @@ class LexicalIndex:
         settings = self._lucene("index.IndexWriterConfig")()
         settings.setSimilarity(self._similarity)
         settings.setCommitOnClose(False)
+        merging = self._lucene("index.TieredMergePolicy")()
+        merging.setSegmentsPerTier(_SEGMENTS_PER_TIER)
+        merging.setMaxMergeAtOnce(_SEGMENTS_PER_TIER)
+        settings.setMergePolicy(merging)
         if create:
             settings.setOpenMode(self._java("org.apache.lucene.index.IndexWriterConfig$OpenMode").CREATE)
         try:

@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from engine.edges import show
@@ -396,4 +396,14 @@ async def _refused_by_http(request: Request, error: Exception) -> Response:
     """What Starlette itself refuses: unknown paths and methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}; see /openapi.json"
-    return _failed(Refused(status, text), request.headers.get("x-request-id", "") or Scope().id)
+    refused = _failed(Refused(status, text), request.headers.get("x-request-id", "") or Scope().id)
+    if status == 405:
+        refused.headers["Allow"] = ", ".join(_methods(request))
+    return refused
+
+
+def _methods(request: Request) -> list[str]:
+    """With which a path can be asked; Starlette names those of its first route only."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in matching for method in route.methods or ()})
