@@ -172,6 +172,7 @@ async def watch(cluster: Cluster, seconds: float, until: Any) -> tuple[float, li
     began, seen = time.monotonic(), []
     while time.monotonic() - began < seconds:
         seen.append(await asyncio.to_thread(cluster.count))
+        print(f"{time.monotonic() - began:.0f} s: GPU nodes, replicas: {seen[-1]}", file=sys.stderr, flush=True)
         if until(*seen[-1]):
             break
         await asyncio.sleep(1)
@@ -217,7 +218,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--patience", type=float, default=90.0, help="seconds to wait for machines to come, and to go")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds to wait for machines to come, and to go")
     args = parser.parse_args()
     from serve.ray_serve.guard import guarded_folder
 

