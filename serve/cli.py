@@ -68,7 +68,7 @@ def ingest(
         kind = _ray_job() if engine == "ray" else IngestJob
         job = kind(paths, corpus_directory(corpus), read_configuration(config), tenancy=tenancy, tell=tell)
         report = asyncio.run(job.run())
-    terminal.print_skipped(report.skipped)
+    terminal.print_skipped(report)
     if as_json:
         terminal.print_json(report)
     else:

@@ -38,7 +38,7 @@ async def ingest(folder: Path) -> None:
         f"Ingesting docs/ and examples/documents/ into {folder}; the first start of the models takes some seconds."
     )
     report = await IngestJob([ROOT / "docs", ROOT / "examples" / "documents"], folder, Configuration()).run()
-    terminal.print_skipped(report.skipped)
+    terminal.print_skipped(report)
     click.echo(
         f"{report.added} documents added, {report.replaced} replaced, {report.unchanged} unchanged: "
         f"{report.chunks} chunks in {report.seconds:.1f} s\n"

@@ -12,6 +12,7 @@ from engine.errors import HeadraceError, StepFailed
 from operators.messages import Document, Skipped, Written
 from serve.ingest_reader import Batch, Found
 
+ROWS = 100_000  # of what was left out; some 30 MB
 FAILURES_IN_A_ROW = 20  # so many documents that fail one after the other are not at fault
 _WINDOW_S = 30.0  # the rate is that of so many seconds: what is unchanged passes quickly, what is new does not
 
@@ -40,7 +41,8 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int  # of what was added or replaced
     embedded: int  # texts that the model read
     reused: int  # chunks whose vectors were there already
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]  # the first ROWS of them
+    skipped_more: int  # those after them, counted only
     seconds: float
     opening_seconds: float  # of `seconds`, until models and indexes were loaded
 
@@ -57,7 +59,9 @@ class Tally:
         self._clock = clock
         self._found = found
         self._outcomes: Counter[str] = Counter()
-        self._skipped = list(found.skipped)
+        self._skipped: list[Skipped] = []
+        self._skipped_more = 0
+        self._skip(found.skipped)
         self._chunks = self._sources = self._size_bytes = self._failures = 0
         self._began = self._opened = clock.now()
         self._window: deque[tuple[float, int, int]] = deque()
@@ -75,7 +79,7 @@ class Tally:
         """
         self._outcomes.update(w.outcome for w in written)
         self._chunks += sum(w.chunks for w in written if w.outcome != "unchanged")
-        self._skipped += [*batch.skipped, *(_row(document, error) for document, error in refused)]
+        self._skip([*batch.skipped, *(_row(document, error) for document, error in refused)])
         self._sources += batch.sources
         self._size_bytes += batch.size_bytes
         now = self._clock.now()
@@ -83,6 +87,11 @@ class Tally:
         while len(self._window) > 2 and self._window[1][0] < now - _WINDOW_S:
             self._window.popleft()
         self._check(written, refused)
+
+    def _skip(self, rows: Sequence[Skipped]) -> None:
+        room = ROWS - len(self._skipped)
+        self._skipped += rows[:room]
+        self._skipped_more += len(rows[room:])
 
     def _check(self, written: Sequence[Written], refused: Sequence[Refused]) -> None:
         failures = [error for _, error in refused if isinstance(error, StepFailed)]
@@ -117,6 +126,7 @@ class Tally:
             embedded=embedded,
             reused=max(0, self._chunks - embedded),  # texts of documents that were then refused were embedded, too
             skipped=tuple(self._skipped),
+            skipped_more=self._skipped_more,
             seconds=now - self._began,
             opening_seconds=self._opened - self._began,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ from rich.progress import (
 from engine.graph import Graph
 from engine.run import EngineName, Running, Session
 from engine.trace import Trace
-from operators.messages import Answer, Citation, Event, Partial, Passage, Results, Skipped, Text
+from operators.messages import Answer, Citation, Event, Partial, Passage, Results, Text
 from serve.ingest_report import IngestReport
 from serve.ingest_report import Progress as IngestProgress
 
@@ -106,17 +106,20 @@ def print_trace(trace: Trace) -> None:
     click.echo(f"\n{trace.waterfall()}", err=True)
 
 
-def print_skipped(skipped: Iterable[Skipped]) -> None:
+def print_skipped(report: IngestReport) -> None:
     """What was left out, and why, to stderr."""
-    for one in skipped:
+    for one in report.skipped:
         ERRORS.print(f"skipped {one.path}: {one.reason}", markup=False)
+    if report.skipped_more:
+        ERRORS.print(f"skipped {report.skipped_more:,} more; mend these and run it again", markup=False)
 
 
 def print_ingest_report(report: IngestReport) -> None:
     """What an ingest did, in one line."""
+    skipped = len(report.skipped) + report.skipped_more
     click.echo(
         f"{report.added} added, {report.replaced} replaced, {report.unchanged} unchanged, "
-        f"{len(report.skipped)} skipped: {report.chunks} chunks ({report.embedded} embedded, {report.reused} reused) "
+        f"{skipped} skipped: {report.chunks} chunks ({report.embedded} embedded, {report.reused} reused) "
         f"in {report.seconds:.1f} s -> {report.corpus}"
     )
 

@@ -24,7 +24,7 @@ from tests.crashing.histories import (
     stored,
 )
 from tests.crashing.preload import CHANGES, FAIL, NEEDS_ROOM, Control
-from tests.crashing.script import BEFORE, HISTORY, SCRIPT, Stage, sample
+from tests.crashing.script import BEFORE, HISTORY, SCRIPT, Stage, sample, told
 from tests.operators.corpus.conftest import DIMENSION
 
 REFUSALS = ((errno.ENOSPC, NEEDS_ROOM), (errno.EROFS, CHANGES), (errno.EIO, CHANGES + "s"))
@@ -38,7 +38,7 @@ def refusing_disks(stage: Stage, count: int | None, chance: random.Random) -> di
     calls, _ = stage.record()
     points = [(n, *refusal) for n in range(1, len(calls) + 1) for refusal in REFUSALS]
     some, refused, sufferer = sample(points, count, chance), 0, Child(_endure)
-    for number, order in enumerate(some):
+    for number, order in enumerate(told(some, "refusals")):
         stage.begin()
         sufferer.tell(str(stage.corpus), stage.page, order, number % 2 == 1)
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from tests.crashing.histories import (
 from tests.crashing.power import Disk
 from tests.crashing.preload import KILL, TEAR, Call, Control, read_log
 from tests.operators.corpus.conftest import DIMENSION
+
+_TOLD_EVERY_S = 30.0
 
 BEFORE = [Operation("write", ("0.0", "0.1", "0.2", "0.3"), 2), Operation("write", ("0.4", "0.5"), 6)]
 SCRIPT = [
@@ -138,7 +142,7 @@ def kills_at_points(stage: Stage, count: int | None, chance: random.Random) -> d
     points = [(n, KILL) for n in range(1, len(calls) + 1)]
     points += [(n, TEAR) for n, call in enumerate(calls, 1) if call.kind == "w" and len(call.data) > 1]
     further, spare, some = 0, stage.actor(), sample(points, count, chance)
-    for at, action in some:
+    for at, action in told(some, "kills"):
         actor, spare = spare, stage.actor()
         done = max((number for number, _ in stage.play(actor, at, action)), default=0)
         how = "in the middle of" if action == TEAR else "before"
@@ -155,7 +159,7 @@ def power_cuts(stage: Stage, count: int | None, chance: random.Random) -> dict[s
     calls, acknowledged = stage.record()
     disk, states = Disk(stage.template, stage.corpus.name), 0
     some = set(sample(range(len(calls) + 1), count, chance))
-    for n in range(len(calls) + 1):
+    for n in told(range(len(calls) + 1), "system calls with the power cut after some"):
         if n:
             disk.play(calls[n - 1])
         if n not in some:
@@ -168,6 +172,16 @@ def power_cuts(stage: Stage, count: int | None, chance: random.Random) -> dict[s
             stage.check(done, what=f"power cut after system call {n} of {len(calls)} ({name})")
             states += 1
     return {"system_calls": len(calls), "cuts": len(some), "states": states}
+
+
+def told(points: Sequence[Any], what: str) -> Iterator[Any]:
+    """The points; stderr is told twice a minute how far it is."""
+    last = time.monotonic()
+    for number, point in enumerate(points, 1):
+        yield point
+        if time.monotonic() - last > _TOLD_EVERY_S or number == len(points):
+            last = time.monotonic()
+            sys.stderr.write(f"{number:,} of {len(points):,} {what}\n")
 
 
 def sample(points: Sequence[Any], count: int | None, chance: random.Random) -> list[Any]:

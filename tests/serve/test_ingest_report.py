@@ -11,7 +11,7 @@ from engine.clock import VirtualClock
 from engine.errors import InvalidInput, StepFailed
 from operators.messages import Document, Skipped, Written
 from operators.read import Source
-from serve import terminal
+from serve import ingest_report, terminal
 from serve.ingest_reader import Batch, Found
 from serve.ingest_report import FAILURES_IN_A_ROW, Progress, Tally
 
@@ -73,6 +73,15 @@ def test_a_refused_document_is_a_row_with_its_place_and_reason():
     assert rows[0] == Skipped("/a", "it was refused: too long")
     assert rows[1].path == "id only"
     assert "step 'chunk' failed: K: t" in rows[1].reason
+
+
+def test_rows_are_kept_up_to_a_number_and_counted_beyond_it(monkeypatch):
+    monkeypatch.setattr(ingest_report, "ROWS", 3)
+    tally = Tally(FOUND)
+    for n in range(3):
+        tally.add(batch(), [], [(document(source=f"/{n}"), InvalidInput("bad"))] * 2)
+    report = tally.report("c", embedded=0)
+    assert ([row.path for row in report.skipped], report.skipped_more) == (["/link", "/0", "/0"], 4)
 
 
 def failing(count):
