@@ -47,6 +47,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: Seconds that shards may take.
         work_s: Seconds that a call of `work` keeps its one slot.
         config: Limits of the gateway.
+        corpus: Folder of a corpus: then its ready-made graphs stand there, and of the above only `gateways` counts.
+        configuration: Path of their configuration file.
     """
 
     shards: int = 4
@@ -58,6 +60,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float = 2.0
     work_s: float = 0.02
     config: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
+    corpus: str = ""
+    configuration: str | None = None
 
 
 class Shard:
@@ -237,9 +241,14 @@ def run_stand(setting: Setting) -> None:
 def _serve(setting: Setting, port: int, folder: Path, raylets: list[int]) -> None:
     from ray import serve
 
-    from serve.ray_serve.application import application
+    from serve.ray_serve.application import application, ready_application
+    from serve.ray_serve.arguments import ServeArguments
 
-    app = application(partial(graphs, setting), setting.config, gateways=setting.gateways)
+    if setting.corpus:
+        asked = ServeArguments(corpus=setting.corpus, config=setting.configuration, gateways=setting.gateways)
+        app = ready_application(asked)
+    else:
+        app = application(partial(graphs, setting), setting.config, gateways=setting.gateways)
     serve.run(app, name="stand", route_prefix="/")
     print(json.dumps({"url": f"http://127.0.0.1:{port}", "folder": str(folder), "raylets": raylets}), flush=True)
     sys.stdin.read()

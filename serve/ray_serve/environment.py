@@ -27,6 +27,8 @@ MODE = {
     # What a gateway took and died of without a word goes to another one: graphs read, so asking twice does no harm.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_BINARY_PATH": str(_FRONT),
+    # Whenever gateways come or go the front is replaced, and the old one lets what is under way end, for so long.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
 }
 ALONE = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -34,7 +36,6 @@ ALONE = {
     # that is busy, whoever asks would wait for seconds.
     "RAY_worker_niceness": "0",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",  # with one gateway there is nobody to drain to
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # three in a row end it, and a laptop may be busy with models
 }
 
