@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import warnings
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import websockets
 
 from serve.gateway.config import GatewayConfig
 from serve.ray_serve.environment import free_ports
+from serve.ray_serve.guard import of_folder
 from tests.cluster.served import SHARDS, graphs
 
 
@@ -28,7 +30,8 @@ def url():
 
         port = free_ports(1)[0]
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        serve.run(application(graphs, GatewayConfig(stall_seconds=2.0)), name="tests", route_prefix="/")
+        app = application(graphs, GatewayConfig(stall_seconds=2.0), gateways=2)
+        serve.run(app, name="tests", route_prefix="/")
     yield f"http://127.0.0.1:{port}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -186,3 +189,36 @@ async def test_a_killed_producer_that_has_spoken_ends_its_stream_with_an_error_a
         async with client.stream("POST", "/v1/graphs/ticking", json={"n": 3, "stream": True}) as response:
             names = [name async for name, _ in events(response)]
     assert names == ["item"] * 4 + ["done"]
+
+
+def gateways():
+    """Process ids of this run's gateways."""
+    folder = Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
+    titles = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in of_folder(str(folder))}
+    return [pid for pid, title in titles.items() if title.split(b"\0")[0].endswith(b":gateway")]
+
+
+async def test_answers_through_another_gateway_go_on_when_one_dies_and_is_replaced(client):
+    """For longer than the front, which Serve replaces then, once let what was under way end: 5 s."""
+
+    async def read():
+        found = []
+        try:
+            async with client.stream("POST", "/v1/graphs/ticking", json={"n": 500, "stream": True}) as response:
+                async for event in events(response):
+                    found.append(event)
+        except httpx.HTTPError:
+            found.append(("cut off", ""))
+        return found
+
+    reading = [asyncio.create_task(read()) for _ in range(4)]
+    await asyncio.sleep(1)
+    one, _ = gateways()
+    os.kill(one, signal.SIGKILL)
+    streams = await asyncio.gather(*reading)
+    ends = {stream[-1][0] for stream in streams}
+    assert "done" in ends, ends  # the front gave each gateway some
+    for stream in streams:
+        numbers = [int(data) for name, data in stream[1:] if name == "item"]
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) == 500 or stream[-1][0] == "cut off"
