@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -222,7 +223,7 @@ def main() -> None:
     args = parser.parse_args()
     from serve.ray_serve.guard import guarded_folder
 
-    with guarded_folder() as folder:
+    with guarded_folder() as folder, contextlib.redirect_stdout(sys.stderr):  # Ray prints there what its raylet says
         cluster = Cluster(folder)
         try:
             cluster.start()
