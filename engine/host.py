@@ -109,10 +109,10 @@ class Host:
     async def _in_time(self, running: Coroutine[Any, Any, Any], scope: Scope) -> Any:
         """Await `running` until the deadline."""
         try:
-            async with asyncio.timeout(scope.remaining_s()):
+            async with asyncio.timeout(scope.remaining_s()) as limit:
                 return await running
         except TimeoutError:
-            scope.check()
+            scope.timed_out(limit)
             raise
 
     async def open(

@@ -57,10 +57,10 @@ class Request:
                 await self._walk_all()
             else:
                 try:
-                    async with asyncio.timeout(remaining):
+                    async with asyncio.timeout(remaining) as limit:
                         await self._walk_all()
                 except TimeoutError:
-                    self.scope.check()
+                    self.scope.timed_out(limit)
                     raise
         return self._values[self._compiled.output]
 
@@ -197,15 +197,12 @@ class Request:
             self.scope.check()
             remaining = self.scope.remaining_s()
             try:
-                if remaining is None:
+                async with asyncio.timeout(remaining) as limit:
                     item = await anext(stream)
-                else:
-                    async with asyncio.timeout(remaining):
-                        item = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                self.scope.check()
+                self.scope.timed_out(limit)
                 raise
             yield item
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from contextvars import ContextVar, Token
@@ -145,7 +146,16 @@ class Scope:
         if self.cancelled:
             raise Cancelled("the request was cancelled", request_id=self.id)
         if self.deadline is not None and self.clock.now() >= self.deadline:
-            raise DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)
+            raise self._spent()
+
+    def timed_out(self, limit: asyncio.Timeout) -> None:
+        """As `check`, and raise if a limit of the remaining seconds is over: its timer may ring a nanosecond early."""
+        self.check()
+        if limit.expired():
+            raise self._spent()
+
+    def _spent(self) -> DeadlineExceeded:
+        return DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)
 
     def to_wire(self) -> ScopeWire:
         """What crosses a hop."""

@@ -150,3 +150,14 @@ def test_who_asks_crosses_the_hop():
     wire = msgspec.msgpack.decode(msgspec.msgpack.encode(Scope(identity=identity).to_wire()), type=ScopeWire)
     assert Scope.from_wire(wire).identity == identity
     assert Scope.from_wire(Scope().to_wire()).identity is None
+
+
+async def test_a_limit_whose_timer_rings_early_is_a_spent_deadline():
+    scope = Scope(timeout_s=60)
+    limit = asyncio.timeout(None)
+    scope.timed_out(limit)  # neither is over: the TimeoutError is the step's own
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0) as limit:
+            await asyncio.sleep(1)
+    with pytest.raises(DeadlineExceeded):
+        scope.timed_out(limit)
