@@ -148,8 +148,7 @@ def endings(load: Load, standing: Stand, shards: int) -> dict[str, Callable[[], 
     """What can be ended, and how."""
 
     def gateway() -> None:
-        pid = next(pid for pid, title in standing.processes().items() if title.endswith(":gateway"))
-        os.kill(pid, signal.SIGKILL)
+        os.kill(standing.replicas("gateway")[0], signal.SIGKILL)
 
     def node() -> None:
         raylet = standing.raylets.pop()

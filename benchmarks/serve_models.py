@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.report import Figure, emit
+from benchmarks.serve_load import Client, client_of
 from benchmarks.serve_stand import Setting, Stand, stand
 from serve.ingest_job import IngestJob
 from serve.settings import read_configuration
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 QUESTIONS = ("What is a headrace?", "How are duplicates found?", "What happens when a shard dies?", "Who asks?")
 VICTIMS = ("shard-0", "reranker", "generator", "gateway")
 SEARCHING, READING = 2, 1
-TIMEOUT_S, QUIET_S = 60, 30.0
+TIMEOUT_S, QUIET_S = 55, 30.0
 _CLOSE = 1e-4  # scores of a cross-encoder depend a little on what else is in its batch
 SETTINGS = """
 [generator]
@@ -51,51 +52,60 @@ most = 2
 """
 
 
+class Otherwise(Exception):
+    """A request did not end as on a good day: in what way, and what an answer had said until then."""
+
+    def __init__(self, how: str, said: str = "") -> None:
+        super().__init__(how)
+        self.how = how
+        self.said = said
+
+
 class Load:
     """Clients, and what became of what they asked.
 
     Args:
-        http: For their requests.
-        url: Of the front.
+        client: Asks.
     """
 
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self._http = http
-        self._url = url
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self.seen: Counter[str] = Counter()
         self.right: dict[tuple[str, str], Any] = {}
 
     async def learn(self) -> None:
-        """What each question brings while nothing is wrong."""
+        """What each question brings while nothing is wrong.
+
+        Raises:
+            Otherwise: Something is.
+        """
         for question in QUESTIONS:
             self.right["search", question] = await self.search(question)
             self.right["answer", question] = await self.answer(question)
 
-    async def search(self, question: str) -> Any:
-        """Chunks and scores, or what went wrong."""
-        status, text = await self._post("search", {"question": {"text": question}})
+    async def search(self, question: str) -> dict[str, float]:
+        """Chunks and scores."""
+        status, answer, _ = await self._client.ask("search", question={"text": question}, timeout_seconds=TIMEOUT_S)
         if status != 200:
-            return f"status {status}"
-        answer = json.loads(text)
+            raise Otherwise(f"lost (status {status})")
         if answer["partial"] is not None:
-            return "partial, as it says"
+            raise Otherwise("partial, as it says")
         return {passage["chunk_id"]: passage["score"] for passage in answer["result"]["passages"]}
 
-    async def answer(self, question: str) -> Any:
-        """The text of a streamed answer, or what went wrong; what was said before an error is a part of it."""
+    async def answer(self, question: str) -> str:
+        """The text of a streamed answer."""
         asked = {"text": question, "settings": {"limit": 1, "max_answer_tokens": 48}}
-        status, text = await self._post("rag", {"question": asked, "stream": True})
-        if status != 200:
-            return f"status {status}"
+        body = {"question": asked, "stream": True, "timeout_seconds": TIMEOUT_S}
+        async with self._client.http.post(f"{self._client.url}/v1/graphs/rag", json=body) as response:
+            if response.status != 200:
+                raise Otherwise(f"lost (status {response.status})")
+            text = await response.text()
         events = [dict(line.split(": ", 1) for line in one.splitlines() if ": " in line) for one in text.split("\n\n")]
         said = "".join(json.loads(e["data"])["text"] for e in events if e.get("event") == "text")
         last = [e["event"] for e in events if "event" in e][-1:]
-        return said if last == ["done"] else (f"ended by {last[0]}" if last == ["error"] else "cut off", said)
-
-    async def _post(self, graph: str, body: dict[str, Any]) -> tuple[int, str]:
-        body = {**body, "timeout_seconds": TIMEOUT_S}
-        async with self._http.post(f"{self._url}/v1/graphs/{graph}", json=body) as response:
-            return response.status, await response.text()
+        if last != ["done"]:
+            raise Otherwise("ended by an error event" if last == ["error"] else "cut off", said)
+        return said
 
     async def ask_on(self, kind: str, first: int) -> None:
         """Ask one question after another, for ever."""
@@ -103,21 +113,18 @@ class Load:
         while True:
             number += 1
             question = QUESTIONS[number % len(QUESTIONS)]
+            right = self.right[kind, question]
             try:
-                found = await (self.search if kind == "search" else self.answer)(question)
+                if kind == "search":
+                    how = "right" if _alike(await self.search(question), right) else "WRONG"
+                else:
+                    how = "right" if await self.answer(question) == right else "WRONG"
+            except Otherwise as end:
+                how = end.how if not end.said or right.startswith(end.said) else "WRONG"
             except (aiohttp.ClientError, TimeoutError) as error:
-                found = f"lost ({type(error).__name__})"
+                how = f"lost ({type(error).__name__})"
                 await asyncio.sleep(0.1)
-            self.seen[f"{kind}: {self._compared(found, self.right[kind, question])}"] += 1
-
-    @staticmethod
-    def _compared(found: Any, right: Any) -> str:
-        if found == right or (isinstance(found, dict) and _alike(found, right)):
-            return "right"
-        if isinstance(found, tuple):
-            return found[0] if right.startswith(found[1]) else "WRONG"
-        partial_or_lost = isinstance(found, str) and found.startswith(("status", "partial", "lost"))
-        return found if partial_or_lost else "WRONG"
+            self.seen[f"{kind}: {how}"] += 1
 
 
 def _alike(found: dict[str, float], right: dict[str, float]) -> bool:
@@ -127,29 +134,27 @@ def _alike(found: dict[str, float], right: dict[str, float]) -> bool:
 async def measure(standing: Stand) -> tuple[list[Figure], list[str]]:
     """Kill one process of each kind, one after another."""
     figures, notes = [], []
-    timeout = aiohttp.ClientTimeout(TIMEOUT_S + 5)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
-        load = Load(http, standing.url)
+    async with client_of(standing) as client:
+        load = Load(client)
         await load.learn()
-        clients = [asyncio.create_task(load.ask_on("search", n)) for n in range(SEARCHING)]
-        clients += [asyncio.create_task(load.ask_on("answer", n)) for n in range(READING)]
+        asking = [asyncio.create_task(load.ask_on("search", n)) for n in range(SEARCHING)]
+        asking += [asyncio.create_task(load.ask_on("answer", n)) for n in range(READING)]
         await asyncio.sleep(5)
         for victim in VICTIMS:
             load.seen.clear()
-            pid = next(pid for pid, title in standing.processes().items() if title.endswith(f":{victim}"))
-            os.kill(pid, signal.SIGKILL)
+            os.kill(standing.replicas(victim)[0], signal.SIGKILL)
             await asyncio.sleep(QUIET_S)
             seen = dict(sorted(load.seen.items()))
             wrong = sum(count for what, count in seen.items() if "WRONG" in what)
-            lost = sum(count for what, count in seen.items() if "lost" in what or "status" in what)
+            lost = sum(count for what, count in seen.items() if "lost" in what)
             figures += [
                 Figure.over_runs(f"{victim} killed: wrong", [wrong], "1"),
                 Figure.over_runs(f"{victim} killed: lost", [lost], "1"),
             ]
             notes.append(f"{victim} killed, {QUIET_S:g} s: {', '.join(f'{n} {what}' for what, n in seen.items())}")
-        for client in clients:
-            client.cancel()
-        await asyncio.wait(clients)
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
     return figures, notes
 
 

@@ -204,6 +204,10 @@ class Stand:
                 continue
         return found
 
+    def replicas(self, deployment: str) -> list[int]:
+        """Process ids of a deployment's replicas."""
+        return [pid for pid, title in self.processes().items() if title.endswith(f":{deployment}")]
+
     def resident_mib(self) -> dict[int, float]:
         """Resident memory of each of its processes."""
         page = os.sysconf("SC_PAGE_SIZE")

@@ -80,7 +80,7 @@ class Host:
                 if id is not None:
                     value = await self._named(id, running, scope)
                 else:
-                    value = await (running if scope.deadline is None else self._in_time(running, scope))
+                    value = await (running if scope.deadline is None else scope.in_time(running))
             self._served += 1
             served_s = clock.now() - began - meter.queued_s
             return Answer(value, meter.queued_s, served_s, *self._about(), meter.batch)
@@ -102,18 +102,9 @@ class Host:
             raise Cancelled("the call was cancelled before it arrived", request_id=scope.id)
         self._calls[id] = asyncio.current_task()
         try:
-            return await self._in_time(running, scope)
+            return await scope.in_time(running)
         finally:
             del self._calls[id]
-
-    async def _in_time(self, running: Coroutine[Any, Any, Any], scope: Scope) -> Any:
-        """Await `running` until the deadline."""
-        try:
-            async with asyncio.timeout(scope.remaining_s()) as limit:
-                return await running
-        except TimeoutError:
-            scope.timed_out(limit)
-            raise
 
     async def open(
         self,

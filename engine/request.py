@@ -52,16 +52,7 @@ class Request:
         """
         self.scope.check()
         with entered(self.scope):
-            remaining = self.scope.remaining_s()
-            if remaining is None:
-                await self._walk_all()
-            else:
-                try:
-                    async with asyncio.timeout(remaining) as limit:
-                        await self._walk_all()
-                except TimeoutError:
-                    self.scope.timed_out(limit)
-                    raise
+            await self.scope.in_time(self._walk_all())
         return self._values[self._compiled.output]
 
     async def _walk_all(self) -> None:
@@ -195,15 +186,10 @@ class Request:
         """
         while True:
             self.scope.check()
-            remaining = self.scope.remaining_s()
             try:
-                async with asyncio.timeout(remaining) as limit:
-                    item = await anext(stream)
+                item = await self.scope.in_time(anext(stream))
             except StopAsyncIteration:
                 return
-            except TimeoutError:
-                self.scope.timed_out(limit)
-                raise
             yield item
 
     async def end(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Awaitable
 from contextvars import ContextVar, Token
 from enum import IntEnum
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +19,7 @@ from engine.trace import Trace
 
 _PROCESS = secrets.token_hex(4)  # request ids are unique across processes by this, inside one by counting
 _numbers = itertools.count(1)
+T = TypeVar("T")
 
 
 class Priority(IntEnum):
@@ -148,11 +151,25 @@ class Scope:
         if self.deadline is not None and self.clock.now() >= self.deadline:
             raise self._spent()
 
-    def timed_out(self, limit: asyncio.Timeout) -> None:
-        """As `check`, and raise if a limit of the remaining seconds is over: its timer may ring a nanosecond early."""
-        self.check()
-        if limit.expired():
-            raise self._spent()
+    async def in_time(self, running: Awaitable[T]) -> T:
+        """Await `running` until the deadline.
+
+        Raises:
+            Cancelled: See `check`, when `running` raises a TimeoutError of its own.
+            DeadlineExceeded: The time is spent. The timer may ring a nanosecond before the clock says so.
+        """
+        remaining = self.remaining_s()
+        limit = None if remaining is None else asyncio.timeout(remaining)
+        try:
+            if limit is None:
+                return await running
+            async with limit:
+                return await running
+        except TimeoutError:
+            self.check()
+            if limit is not None and limit.expired():
+                raise self._spent() from None
+            raise
 
     def _spent(self) -> DeadlineExceeded:
         return DeadlineExceeded("the request's time is spent; allow more with a longer timeout", request_id=self.id)

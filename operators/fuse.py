@@ -68,7 +68,9 @@ class Fusion:
         """
         legs = [leg for leg in plan.legs if leg.weight > 0]
         pairs = _paired(legs, rankings)
-        keys_U, index = _unique([np.empty(0, np.int64), *(ranking.keys for _, ranking in pairs)])
+        keys_U, index = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(ranking.keys for _, ranking in pairs)]), return_inverse=True
+        )
         total_U, shards_U = np.zeros(len(keys_U)), np.zeros(len(keys_U), np.int32)
         ranks = {leg.name: np.zeros(len(keys_U), np.int64) for leg in legs}
         begin = 0
@@ -106,18 +108,6 @@ def _rewards(k: int, hits: int) -> np.ndarray:
     rewards: np.ndarray = (k + 1) / (k + np.arange(1, hits + 1, dtype=np.float64))
     rewards.flags.writeable = False
     return rewards
-
-
-def _unique(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The different keys, int64[U] ascending, and where each of all stands among them, as np.unique with less to do."""
-    all_keys = np.concatenate(keys)
-    order = all_keys.argsort(kind="stable")
-    ordered = all_keys[order]
-    first = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    index = np.empty(len(ordered), np.int64)
-    index[order] = first.cumsum() - 1
-    return ordered[first], index
 
 
 def _paired(legs: list[Leg], rankings: tuple[Ranking, ...]) -> list[tuple[Leg, Ranking]]:

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route, WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from engine.edges import show
@@ -36,7 +35,6 @@ from engine.picture import mermaid, svg
 from engine.run import EngineName, Opener, Running, Session
 from engine.scope import Priority, Scope
 from engine.stream import Stream
-from engine.supervise import as_step_failure
 from operators.partial import partial_of
 from serve.gateway.admission import Admission
 from serve.gateway.asked import Asked, Body
@@ -45,13 +43,13 @@ from serve.gateway.exchange import Counted, Exchange
 from serve.gateway.frames import encode_json
 from serve.gateway.metrics import Metrics
 from serve.gateway.openapi import openapi
-from serve.gateway.problems import Refused, body_of, retry_after, status_of
+from serve.gateway.problems import Refused, status_of
 from serve.gateway.readiness import readiness
+from serve.gateway.responses import failure_response, json_response, refused_by_http
 from serve.gateway.sockets import Conversation, tell_failure
 from serve.gateway.streams import Events, LiveStream, LiveStreams, unless_gone
 from serve.gateway.telemetry import Telemetry
 
-_log = logging.getLogger("headrace")
 _TIMEOUT = "x-request-timeout-seconds"
 
 Answering = Callable[[Request], Awaitable[Response]]
@@ -106,7 +104,7 @@ class Gateway:
                 Route("/metrics", self._show_metrics),
                 Route("/openapi.json", self._openapi),
             ],
-            exception_handlers={HTTPException: _refused_by_http},
+            exception_handlers={HTTPException: refused_by_http},
         )
 
     async def start(self) -> None:
@@ -142,7 +140,7 @@ class Gateway:
         if _wants_events(request, asked, streams=self._served[name].body.streams):
             return await self._stream(request, name, running, asked, scope)
         work = self._answer(name, running, asked, scope)
-        return _json(await unless_gone(request.receive, work, scope), {"x-request-id": scope.id})
+        return json_response(await unless_gone(request.receive, work, scope), {"x-request-id": scope.id})
 
     def _asked(self, name: str, body: bytes) -> tuple[Running[..., Any], Asked]:
         if (served := self._served.get(name)) is None:
@@ -265,7 +263,7 @@ class Gateway:
     # Looking at it
 
     async def _list(self, _: Request) -> Response:
-        return _json(encode_json({"graphs": [_described(served) for served in self._served.values()]}))
+        return json_response(encode_json({"graphs": [_described(served) for served in self._served.values()]}))
 
     async def _picture(self, request: Request) -> Response:
         name, dot, form = request.path_params["name"].partition(".")
@@ -278,20 +276,20 @@ class Gateway:
             return Response(svg(served.graph), media_type="image/svg+xml")
         if form:
             return Response(mermaid(served.graph) if form == "mmd" else explain(served.graph), media_type="text/plain")
-        return _json(encode_json(_described(served)))
+        return json_response(encode_json(_described(served)))
 
     async def _health(self, _: Request) -> Response:
-        return _json(b'{"status":"ok"}')
+        return json_response(b'{"status":"ok"}')
 
     async def _ready(self, _: Request) -> Response:
         ready, told = readiness(self._served, self._running, self._session.pools)
-        return _json(encode_json(told), status=200 if ready else 503)
+        return json_response(encode_json(told), status=200 if ready else 503)
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(await self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _openapi(self, _: Request) -> Response:
-        return _json(encode_json(openapi({name: served.body for name, served in self._served.items()})))
+        return json_response(encode_json(openapi({name: served.body for name, served in self._served.items()})))
 
     # Around every request
 
@@ -313,10 +311,10 @@ class Gateway:
                 if asyncio.current_task() is not None and asyncio.current_task().cancelling():  # type: ignore[union-attr] # not None
                     raise
                 failure = Cancelled("the client has gone")
-                response = _failed(failure, exchange.id)
+                response = failure_response(failure, exchange.id)
             except Exception as error:  # noqa: BLE001 - the supervisor boundary: the client reads it, the log has the rest
                 failure = error
-                response = _failed(error, exchange.id)
+                response = failure_response(error, exchange.id)
             if request.method == "POST" and not isinstance(response, Events):  # streams are counted when they end
                 exchange.ended(response.status_code, failure)
             return response
@@ -377,33 +375,3 @@ def _described(served: _Served) -> dict[str, Any]:
 
 def _name(graph: Graph[..., Any], index: int) -> str:
     return graph.nodes[index - len(graph.inputs)].name
-
-
-def _json(body: bytes, headers: dict[str, str] | None = None, *, status: int = 200) -> Response:
-    return Response(body, status, headers, media_type="application/json")
-
-
-def _failed(error: Exception, request_id: str) -> Response:
-    failure = error if isinstance(error, HeadraceError) else as_step_failure(error, "gateway", request_id)
-    status = status_of(failure)
-    if status == 500:
-        _log.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
-    headers = {"x-request-id": request_id, **retry_after(failure)}
-    return _json(encode_json(body_of(failure, request_id)), headers, status=status)
-
-
-async def _refused_by_http(request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses: unknown paths and methods."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    text = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}; see /openapi.json"
-    refused = _failed(Refused(status, text), request.headers.get("x-request-id", "") or Scope().id)
-    if status == 405:
-        refused.headers["Allow"] = ", ".join(_methods(request))
-    return refused
-
-
-def _methods(request: Request) -> list[str]:
-    """With which a path can be asked; Starlette names those of its first route only."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
-    matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-    return sorted({method for route in matching for method in route.methods or ()})

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import websockets
 
+from benchmarks.serve_stand import Stand
 from serve.gateway.config import GatewayConfig
 from serve.ray_serve.environment import free_ports
-from serve.ray_serve.guard import of_folder
 from tests.cluster.served import SHARDS, graphs
 
 
@@ -190,14 +190,7 @@ async def test_a_killed_producer_that_has_spoken_ends_its_stream_with_an_error_a
     assert names == ["item"] * 4 + ["done"]
 
 
-def gateways():
-    """Process ids of this run's gateways."""
-    folder = Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
-    titles = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in of_folder(str(folder))}
-    return [pid for pid, title in titles.items() if title.split(b"\0")[0].endswith(b":gateway")]
-
-
-async def test_answers_through_another_gateway_go_on_when_one_dies_and_is_replaced(client):
+async def test_answers_through_another_gateway_go_on_when_one_dies_and_is_replaced(client, url):
     """For longer than the front, which Serve replaces then, once let what was under way end: 5 s."""
 
     async def read():
@@ -212,7 +205,8 @@ async def test_answers_through_another_gateway_go_on_when_one_dies_and_is_replac
 
     reading = [asyncio.create_task(read()) for _ in range(4)]
     await asyncio.sleep(1)
-    one, _ = gateways()
+    folder = Path(os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
+    one, _ = Stand(url, str(folder), []).replicas("gateway")
     os.kill(one, signal.SIGKILL)
     streams = await asyncio.gather(*reading)
     ends = {stream[-1][0] for stream in streams}

@@ -152,12 +152,16 @@ def test_who_asks_crosses_the_hop():
     assert Scope.from_wire(Scope().to_wire()).identity is None
 
 
-async def test_a_limit_whose_timer_rings_early_is_a_spent_deadline():
-    scope = Scope(timeout_s=60)
-    limit = asyncio.timeout(None)
-    scope.timed_out(limit)  # neither is over: the TimeoutError is the step's own
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0) as limit:
-            await asyncio.sleep(1)
+async def test_a_deadline_whose_timer_rings_early_is_spent():
+    scope = Scope(timeout_s=0.01, clock=VirtualClock())  # whose time stands still
     with pytest.raises(DeadlineExceeded):
-        scope.timed_out(limit)
+        await scope.in_time(asyncio.sleep(10))
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60])
+async def test_a_timeout_of_the_work_itself_is_no_deadline(timeout_s):
+    async def work():
+        raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="mine"):
+        await Scope(timeout_s=timeout_s).in_time(work())
