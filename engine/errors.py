@@ -67,7 +67,16 @@ class AccessDenied(HeadraceError):
 
 
 class StorageError(HeadraceError):
-    """The disk refused a write: it is full, read-only or broken. The message says what of it is stored."""
+    """The disk refused a write: it is full, read-only or broken. The message says what of it is stored.
+
+    Args:
+        message: What happened.
+        in_doubt: The disk took the write and would not confirm it: it may be found when the store is opened again.
+    """
+
+    def __init__(self, message: str, *, in_doubt: bool = False, step: str | None = None) -> None:
+        super().__init__(message, step=step)
+        self.in_doubt = in_doubt
 
 
 class GraphError(InvalidInput):

@@ -7,7 +7,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from engine.errors import StorageError
@@ -32,6 +32,10 @@ class GroupCommit:
     A write that fails is undone by itself; the others of its transaction stand. A write is acknowledged when its
     transaction is on the disk (SQLite's WAL is synced) and `follow` has made it visible to searches.
 
+    When that sync fails, SQLite takes the transaction back, and yet it lies whole in the WAL until another one is
+    written over it: whoever opens the database before finds it. So the write is refused as in doubt, and `close` tries
+    to write over it.
+
     Args:
         store: The connection that writes; nobody else uses it.
         follow: Called after each transaction.
@@ -43,6 +47,7 @@ class GroupCommit:
         self._follow = follow
         self._waiting: deque[_Write] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._in_doubt = False
 
     async def submit(self, work: Callable[[Changes], _Result]) -> _Result:
         """Carry out a write, in the order of submission, and return what it returned when it is durable.
@@ -50,7 +55,7 @@ class GroupCommit:
         One that is cancelled before it begins is dropped; one that has begun is carried out.
 
         Raises:
-            StorageError: The disk refused; nothing of it is stored.
+            StorageError: The disk refused; nothing of it is stored, unless it says so.
         """
         done: Future[_Result] = Future()
         self._waiting.append(_Write(work, current_scope().identity, done))
@@ -63,6 +68,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """Carry out what was submitted and end the thread."""
+        self._thread.submit(self._settle_doubt)
         self._thread.shutdown()
 
     def _commit(self) -> None:
@@ -90,12 +96,33 @@ class GroupCommit:
         db.execute("BEGIN IMMEDIATE")
         try:
             outcomes = [self._carry_out(write) for write in writes]
-            db.execute("COMMIT")
+            self._end_transaction()
         except BaseException:
             if db.in_transaction:  # a full disk may have ended it already
                 db.execute("ROLLBACK")
             raise
         return outcomes
+
+    def _end_transaction(self) -> None:
+        try:
+            self._store.db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_IOERR_FSYNC:
+                raise
+            self._in_doubt = True
+            raise StorageError(
+                f"the disk took a write and would not confirm it ({error}): the change is not stored now, and may be "
+                "found all the same when the shard is opened again before another change; repeat it on a sound disk",
+                in_doubt=True,
+            ) from error
+
+    def _settle_doubt(self) -> None:
+        """Writes over a transaction that may still lie in the WAL; a disk that refuses that, too, leaves the doubt."""
+        db = self._store.db
+        if self._in_doubt:
+            with suppress(sqlite3.OperationalError):
+                (version,) = db.execute("PRAGMA user_version").fetchone()
+                db.execute(f"PRAGMA user_version = {version}")  # is written even though it is the same
 
     def _carry_out(self, write: _Write) -> _Outcome:
         db = self._store.db

@@ -37,6 +37,8 @@ class Shard(ShardReader):
 
     def __init__(self, corpus: Corpus, index: int, *, lock: WriterLock | None, threads: int) -> None:
         super().__init__(corpus, index, lock=lock, threads=threads)
+        if lock is not None:
+            self._truth.checkpoint()
         self._commits = GroupCommit(self._truth, lambda: self._indexes.follow(self._truth), name=f"shard-{index}-write")
         self._verification: Verification | None = None
 
@@ -78,7 +80,7 @@ class Shard(ShardReader):
         Raises:
             InvalidInput: The shard was opened for reading, or a document does not fit the corpus; nothing was written.
             AccessDenied: A document belongs to someone else, or names a collection of others; nothing was written.
-            StorageError: The disk refused; nothing was written.
+            StorageError: The disk refused; nothing was written, unless the error's `in_doubt` says that it may be.
         """
         config = self._config
         ready = [prepared(d, dimension=config.dimension, measure=config.measure) for d in documents]

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engine.errors import HeadraceError
+from engine.errors import HeadraceError, StorageError
 from operators.corpus.manifest import CorpusConfig, create_corpus
 from operators.corpus.shard import Shard
 from tests.crashing.children import Child
@@ -27,7 +27,9 @@ from tests.crashing.preload import CHANGES, FAIL, NEEDS_ROOM, Control
 from tests.crashing.script import BEFORE, HISTORY, SCRIPT, Stage, sample, told
 from tests.operators.corpus.conftest import DIMENSION
 
-REFUSALS = ((errno.ENOSPC, NEEDS_ROOM), (errno.EROFS, CHANGES), (errno.EIO, CHANGES + "s"))
+BROKEN = (errno.EIO, CHANGES + "s")
+REFUSALS = ((errno.ENOSPC, NEEDS_ROOM), (errno.EROFS, CHANGES), BROKEN)
+GOES_ON, CLOSED_MEANWHILE, CLOSED_AFTERWARDS = ENDS = "then well", "closed meanwhile", "then well and closed"
 AFTERWARDS = [Operation("write", ("0.0", "0.9"), 30), Operation("patch", ("0.9",), 31)]
 _BALLAST_BYTES = 1 << 20
 _AT_ONCE = 32  # documents of a write that is to fill a disk
@@ -35,58 +37,81 @@ _AT_ONCE = 32  # documents of a write that is to fill a disk
 
 def refusing_disks(stage: Stage, count: int | None, chance: random.Random) -> dict[str, Any]:
     """Lets the disk refuse from one call of the script on; the process lives on, and works when it refuses no more."""
-    calls, _ = stage.record()
+    calls, acknowledged = stage.record()
+    syncs = [n for n, call in enumerate(calls, 1) if call.kind == "s"]
     points = [(n, *refusal) for n in range(1, len(calls) + 1) for refusal in REFUSALS]
-    some, refused, sufferer = sample(points, count, chance), 0, Child(_endure)
-    for number, order in enumerate(told(some, "refusals")):
+    points = [(*point, ENDS[sum(point[:2]) % len(ENDS)]) for point in points]
+    points += sorted({(n, *BROKEN, end) for n in syncs for end in ENDS} - set(points))
+    first_commit = max(n for n in syncs if n <= acknowledged[0][1] and calls[n - 1].path.endswith("-wal"))
+    some = [*sample(points, count, chance), (first_commit, *BROKEN, CLOSED_MEANWHILE)]
+    refused, found, sufferer = 0, 0, Child(_endure)
+    for order in told(some, "refusals"):
         stage.begin()
-        sufferer.tell(str(stage.corpus), stage.page, order, number % 2 == 1)
+        sufferer.tell(str(stage.corpus), stage.page, order)
         try:
-            refused += int(sufferer.hear())
+            more, was_found = sufferer.hear()
+            refused, found = refused + more, found + was_found
         except AssertionError as error:
-            what = f"{errno.errorcode[order[1]]} from system call {order[0]} of {len(calls)} on"
+            what = f"{errno.errorcode[order[1]]} from system call {order[0]} of {len(calls)} on, {order[3]}"
             raise AssertionError(f"{what}: {error}") from error
-    return {"system_calls": len(calls), "points": len(points), "disks": len(some), "operations_refused": refused}
+    return {
+        "system_calls": len(calls), "points": len(points), "disks": len(some), "operations_refused": refused,
+        "in_doubt_and_found_again": found,
+    }  # fmt: skip
 
 
-async def _endure(line: Connection, task: tuple[str, Path, tuple[int, int, str], bool]) -> None:
-    """Plays the script on one refusing disk after the other; says how many operations each refused."""
+async def _endure(line: Connection, task: tuple[str, Path, tuple[int, int, str, str]]) -> None:
+    """Plays the script on one refusing disk after the other; says of each what `_refused` does."""
     while True:
-        directory, page, order, close_first = task
-        line.send(await _refused(directory, Control(page), order, close_first=close_first))
+        directory, page, order = task
+        line.send(await _refused(directory, Control(page), order))
         task = line.recv()
 
 
-async def _refused(directory: str, control: Control, order: tuple[int, int, str], *, close_first: bool) -> int:
-    at, error, calls = order
+async def _refused(directory: str, control: Control, order: tuple[int, int, str, str]) -> tuple[int, bool]:
+    """How many operations one disk refused, and whether one of them was in doubt and is there after all."""
+    at, error, calls, end = order
     control.order(at, FAIL, error=error, calls=calls)
     try:
         shard, refused = Shard.open(directory, 0, writable=True), 0
     except HeadraceError:
         control.order()
         shard, refused = Shard.open(directory, 0, writable=True), 1
-    rows, more = await _as_far_as_possible(shard)
-    if close_first:  # while it refuses
+    rows, doubtful, more = await _as_far_as_possible(shard)
+    if end == CLOSED_MEANWHILE:
         with contextlib.suppress(HeadraceError):
             await shard.aclose()
-        control.order()
-        shard = Shard.open(directory, 0, writable=True)
     control.order()
-    await _work_again(shard, directory, rows)
-    return refused + more
+    if end == CLOSED_AFTERWARDS:
+        await shard.aclose()
+    there = rows
+    if end != GOES_ON:
+        shard = Shard.open(directory, 0, writable=True)
+        there = await _either(shard, rows, doubtful if end == CLOSED_MEANWHILE else rows, "opened again")
+    await _work_again(shard, directory, there)
+    return refused + more, there != rows
 
 
-async def _as_far_as_possible(shard: Shard) -> tuple[Rows, int]:
-    """The script; a refused operation was done wholly or not at all. The rows that are left, and how many were."""
-    rows, refused = HISTORY[0], 0
+async def _as_far_as_possible(shard: Shard) -> tuple[Rows, Rows, int]:
+    """The script; a refused operation was done wholly or not at all.
+
+    Returns:
+        The rows that are left, those that may be found when the disk does not let it be closed, and refusals.
+    """
+    rows = doubtful = HISTORY[0]
+    refused = 0
     for one in SCRIPT:
         try:
             await carry_out(shard, one, rows)
-            rows = applied(rows, one)
-        except HeadraceError:
+            if applied(rows, one) != rows:  # else nothing was written over what is in doubt
+                rows = doubtful = applied(rows, one)
+        except StorageError as error:
             refused += 1
-            rows = await _either(shard, rows, applied(rows, one), f"after the refusal of {one}")
-    return rows, refused
+            rows, before = await _either(shard, rows, applied(rows, one), f"after the refusal of {one}"), rows
+            if error.in_doubt:
+                assert rows == before, f"{one} was in doubt, and could be seen"
+                doubtful = applied(rows, one)
+    return rows, doubtful, refused
 
 
 async def _either(shard: Shard, before: Rows, after: Rows, what: str) -> Rows:

@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -164,3 +165,32 @@ async def test_a_write_that_was_refused_is_never_told_that_it_is_stored(store, c
         await bad
     with pytest.raises(StorageError, match="the change is stored"):
         await good
+
+
+class _Unconfirmed:
+    """A connection whose disk takes what COMMIT writes and then fails to sync it, once: as SQLite tells it."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        if sql != "COMMIT":
+            return self._db.execute(sql, *parameters)
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+
+async def test_a_commit_that_the_disk_does_not_confirm_is_told_as_in_doubt(store, commits, make, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "db", _Unconfirmed(store.db))
+        with pytest.raises(StorageError, match=r"would not confirm it \(disk I/O error\).*not stored now") as told:
+            await commits.submit(lambda c: c.write([make("a", "x")], ""))
+    assert told.value.in_doubt
+    assert pickle.loads(pickle.dumps(told.value)).in_doubt
+    assert ids(store) == []
+    await commits.submit(lambda c: c.write([make("b", "x")], ""))
+    assert ids(store) == ["b"]
