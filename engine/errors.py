@@ -74,8 +74,10 @@ class StorageError(HeadraceError):
         in_doubt: The disk took the write and would not confirm it: it may be found when the store is opened again.
     """
 
-    def __init__(self, message: str, *, in_doubt: bool = False, step: str | None = None) -> None:
-        super().__init__(message, step=step)
+    def __init__(
+        self, message: str, *, in_doubt: bool = False, step: str | None = None, request_id: str | None = None
+    ) -> None:
+        super().__init__(message, step=step, request_id=request_id)
         self.in_doubt = in_doubt
 
 
