@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,14 @@ def changed(documents: list[Document], unchanged: dict[str, bool]) -> list[Docum
 
 
 def report(documents: list[Document], written: list[Written]) -> list[Written]:
-    """What became of each document, in their order; those that were not written are unchanged."""
-    by_id = {w.document_id: w for w in written}
-    return [by_id.get(d.id) or Written(d.id, "unchanged", 0) for d in documents]
+    """What became of each document, in their order, of each version of one that comes twice, too.
+
+    Those that were not written are unchanged.
+    """
+    by_id: dict[str, list[Written]] = defaultdict(list)
+    for one in reversed(written):
+        by_id[one.document_id].append(one)
+    return [by_id[d.id].pop() if by_id[d.id] else Written(d.id, "unchanged", 0) for d in documents]
 
 
 def hashes_of(documents: list[ChunkedDocument]) -> list[bytes]:

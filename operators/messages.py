@@ -186,7 +186,7 @@ class Written(msgspec.Struct, frozen=True):
 
     document_id: str
     outcome: str
-    chunks: int
+    chunks: int  # that were written: none of an unchanged document
 
 
 class KnownVectors(msgspec.Struct, frozen=True):

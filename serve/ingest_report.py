@@ -78,7 +78,7 @@ class Tally:
             StepFailed: Too many documents have failed in a row; it is the last one's error.
         """
         self._outcomes.update(w.outcome for w in written)
-        self._chunks += sum(w.chunks for w in written if w.outcome != "unchanged")
+        self._chunks += sum(w.chunks for w in written)
         self._skip([*batch.skipped, *(_row(document, error) for document, error in refused)])
         self._sources += batch.sources
         self._size_bytes += batch.size_bytes

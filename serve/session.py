@@ -132,6 +132,8 @@ class RagSession:
 
         A document that is there with the same content is left alone and costs no embedding, nor do chunks that any
         document of the corpus has already. A replaced document answers in its old version until the new one is ready.
+        A new version has the metadata and collections that it comes with: what was set later on the old one goes with
+        that, and stays as long as the document is ingested unchanged.
 
         Args:
             documents: Documents, or their texts.

@@ -84,6 +84,10 @@ def test_documents_are_listed_filtered_changed_and_deleted(headrace, corpus):
     assert changed.exit_code == 0
     (mill,) = told(headrace("list", "--json", "--corpus", corpus, "--filter", '{"year": {"$lt": 1900}}'))["documents"]
     assert mill["metadata"] == {"year": 1890, "tags": ["a"], "kind": "mill"}
+    chunks = ("list", "--chunks", "--json", "--corpus", corpus, "--filter")
+    headrace("set", "docs/weir.md", "year=1890", "--corpus", corpus)
+    (chunk,) = told(headrace(*chunks, '{"year": 1890, "document_id": "docs/mill.md"}'))["chunks"]
+    assert chunk["chunk_id"] == "docs/mill.md#0"
     assert headrace("set", "docs/mill.md", "year=1891", "--replace", "--corpus", corpus).exit_code == 0
     listed = headrace("list", "--corpus", corpus, "--filter", '{"year": 1891, "kind": {"$exists": false}}')
     assert listed.stdout.startswith("docs/mill.md ")

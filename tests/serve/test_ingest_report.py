@@ -19,7 +19,7 @@ FOUND = Found([Source("/a", "a"), Source("/b", "b")], [Skipped("/link", "a link"
 
 
 def written(*outcomes):
-    return [Written(str(n), outcome, 3) for n, outcome in enumerate(outcomes)]
+    return [Written(str(n), outcome, 0 if outcome == "unchanged" else 3) for n, outcome in enumerate(outcomes)]
 
 
 def batch(size_bytes=100, sources=0):

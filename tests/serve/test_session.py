@@ -113,6 +113,16 @@ def generations(session):
     return statistics["generator"][0].streams.opened
 
 
+def test_what_comes_in_is_cut_and_embedded_and_read_by_no_language_model(tmp_path):
+    """SciPhi-AI/R2R#2243."""
+    with headrace_open(tmp_path / "corpus", RagConfig(generator=LlamaCppConfig(context_tokens=1024))) as session:
+        session.ingest([RagDocument("The gate opens at dawn. " * 60, id="gate")])
+        session.change_metadata("gate", {"a": 1})
+        assert session.search("gate")
+        assert generations(session) == 0
+        assert {stage.name for stage in session._graphs.ingest.graph.stages} == {"shard", "chunker", "embedder"}
+
+
 # What is found
 
 

@@ -26,8 +26,8 @@ import org.apache.lucene.analysis.standard.StandardTokenizer;
 /**
  * English, Chinese, Japanese and Korean in one index, and the names that programmers give things.
  *
- * <p>Words are stemmed and lose case and accents; runs of Han, kana and hangul become bigrams, traditional characters
- * their simplified forms. C++, C#, .NET and AT&T are words; see {@link CompoundFilter} for getUserName and v2.15.2.
+ * <p>Words are stemmed and lose case and accents (Latin, Greek and Cyrillic ones); runs of Han, kana and hangul become
+ * bigrams, traditional characters their simplified forms. C++, C#, .NET and AT&T are words; see {@link CompoundFilter} for getUserName and v2.15.2.
  *
  * <p>Questions are analysed otherwise than chunks in two ways. Only chunks have single Chinese characters beside the
  * bigrams: so a question of one character finds them, and in a longer one they would be noise. Only questions lose stop
@@ -50,7 +50,7 @@ public final class MixedAnalyzer extends Analyzer {
       CJKBigramFilter.HAN | CJKBigramFilter.HIRAGANA | CJKBigramFilter.KATAKANA | CJKBigramFilter.HANGUL;
 
   private static final CharArraySet STOP_WORDS = stopWords();
-  private static final char[] SIMPLIFIED = simplified();
+  private static final char[] PLAIN = plain();
 
   private final boolean question;
   private final boolean stopping;
@@ -95,7 +95,7 @@ public final class MixedAnalyzer extends Analyzer {
     }
   }
 
-  /** Compatible and composed forms as one, simplified characters, and letters for the symbols that make a name. */
+  /** Compatible and composed forms as one, plain characters, and letters for the symbols that make a name. */
   static String normalised(String text) {
     // A full-width comma would become one that holds numbers together; a soft hyphen is no part of its word.
     String composed = text.replace('\uff0c', '\u3001').replace("\u00ad", "");
@@ -107,7 +107,7 @@ public final class MixedAnalyzer extends Analyzer {
       int symbol = SYMBOLS.indexOf(character);
       if (character == '\u3005' && i > 0) character = composed.charAt(i - 1); // repeats the one before it
       if (symbol < 0 || !symbols.region(i, composed.length()).lookingAt()) {
-        made.append(SIMPLIFIED[character]);
+        if (character < '\u0300' || character > '\u036f') made.append(PLAIN[character]); // else an accent by itself
         continue;
       }
       for (; i < symbols.end(); i++) made.append(LETTERS.charAt(symbol));
@@ -128,10 +128,17 @@ public final class MixedAnalyzer extends Analyzer {
     return words;
   }
 
-  /** For each character the one that stands for it: itself, or the simplified form of a traditional one. */
-  private static char[] simplified() {
+  /**
+   * For each character the one that stands for it: itself, the simplified form of a traditional one, or a Greek or
+   * Cyrillic letter without its accents. Those of Latin letters go with ASCIIFoldingFilter, which also knows \u00f8.
+   */
+  private static char[] plain() {
     char[] table = new char[Character.MAX_VALUE + 1];
-    for (int c = 0; c < table.length; c++) table[c] = (char) c;
+    for (int c = 0; c < table.length; c++) {
+      boolean accented = c >= 0x370 && c < 0x530 || c >= 0x1f00 && c < 0x2000;
+      table[c] = accented ? Normalizer.normalize(String.valueOf((char) c), Normalizer.Form.NFD).charAt(0) : (char) c;
+    }
+    table['\u03c2'] = '\u03c3'; // the sigma at the end of a word
     try (InputStream pairs = MixedAnalyzer.class.getResourceAsStream("simplified.txt")) {
       String text = new String(pairs.readAllBytes(), StandardCharsets.UTF_8);
       for (String line : text.split("\n")) {

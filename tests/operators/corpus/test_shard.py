@@ -1,6 +1,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from engine.errors import Cancelled, InvalidInput
 from engine.scope import Scope, entered
 from engine.trace import Trace
 from operators.corpus.content import normalised
+from operators.corpus.hnsw import DenseIndex
 from operators.corpus.listing import CollectionStatistics
 from operators.corpus.manifest import CorpusConfig, create_corpus, open_corpus
 from operators.corpus.measures import MEASURES
@@ -18,6 +20,7 @@ from operators.corpus.merge import merge_passages, merge_rankings, merge_statist
 from operators.corpus.shard import Shard
 from operators.filter_parse import parse_filter
 from operators.messages import Deleted, Edit, Passage, Ranking, Written
+from tests.until import until
 
 
 async def found(shard: Shard, plan, question: str, vector, **options) -> tuple[list[str], list[str]]:
@@ -111,7 +114,7 @@ async def test_the_same_content_again_changes_nothing(shard, make) -> None:
         "a": True,
         "b": False,
     }
-    assert await shard.write([make("a", chunks=["x", "y"])]) == [Written("a", "unchanged", 2)]
+    assert await shard.write([make("a", chunks=["x", "y"])]) == [Written("a", "unchanged", 0)]
     assert await shard.statistics() == before
 
 
@@ -370,3 +373,18 @@ async def test_statistics_are_true(shard, make) -> None:
     assert (state.documents, state.chunks, state.indexed_chunks, state.text_bytes) == (2, 3, 3, 6)
     assert state.collections == {"red": CollectionStatistics(1, 1, 0)}
     assert (state.dense_vectors, state.lexical_chunks) == (3, 3)
+
+
+async def test_a_batch_of_deletions_is_one_rebuild(shard, make, monkeypatch) -> None:
+    rebuilt, removed = [], []
+    rebuild, remove = DenseIndex.rebuild, DenseIndex.remove
+    monkeypatch.setattr(DenseIndex, "rebuild", lambda self: (rebuilt.append(len(self)), rebuild(self))[1])
+    monkeypatch.setattr(DenseIndex, "remove", lambda self, keys: (removed.append(len(keys)), remove(self, keys))[1])
+    await shard.write([make(f"d{n}", f"text {n}") for n in range(3_000)], "")
+    assert await shard.delete([f"d{n}" for n in range(2_500)]) == Deleted(2_500, 2_500)
+
+    async def done() -> bool:
+        return bool(rebuilt) and not any(t.name.startswith("dense-index") for t in threading.enumerate())
+
+    await until(done)
+    assert (rebuilt, removed) == ([500], [2_500])

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 
 from engine.errors import InvalidInput, StageDied
-from engine.graph import graph
+from engine.graph import Graph, graph
 from engine.stage import Stage
 from engine.step import step
 from engine.stream import Stream
@@ -162,7 +164,14 @@ def config() -> GatewayConfig:
 
 @pytest.fixture
 async def served(config: GatewayConfig) -> AsyncIterator[Served]:
-    gateway = Gateway(GRAPHS, config)
+    async with serving(GRAPHS, config) as running:
+        yield running
+
+
+@asynccontextmanager
+async def serving(graphs: Sequence[Graph[..., Any]], config: GatewayConfig) -> AsyncIterator[Served]:
+    """Some graphs behind a gateway that listens."""
+    gateway = Gateway(graphs, config)
     listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(gateway.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server._serve(sockets=[listening]))
