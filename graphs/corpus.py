@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.errors import InvalidInput
 from engine.graph import Graph, graph
-from engine.step import step
+from engine.step import Step, step
 from graphs.parts import Parts
 from operators.chunking import Chunker
 from operators.corpus.merge import (
@@ -28,7 +28,14 @@ from operators.corpus.shard import Shard
 from operators.edit import edit_of, listing_of_chunk, to_embed, vector_of
 from operators.filter_parse import parse_filter
 from operators.filter_tree import Filter
-from operators.ingest import chunk_ids_by_shard, collections_by_shard, edit_by_shard, ids_by_shard, metadata_by_shard
+from operators.ingest import (
+    checked_metadata,
+    chunk_ids_by_shard,
+    collections_by_shard,
+    edit_by_shard,
+    ids_by_shard,
+    metadata_by_shard,
+)
 from operators.messages import ChunkPage, Deleted, DocumentPage, Edit, KnownVectors, Listing, Metadata
 from operators.models.embedder import Embedder
 
@@ -79,14 +86,14 @@ def chunks(parts: Parts) -> Graph[[Listing], ChunkPage]:
 
 def delete(parts: Parts) -> Graph[[list[str]], Deleted]:
     """Deletes documents by id; an empty list is refused, ids that are not there are reported."""
-    remove = parts.shards.gather(Shard.delete, merge_deleted, split=ids_by_shard)
-    some, ordered = step(some_ids), step(in_order)
+    remove, own = parts.shards.gather(Shard.delete, merge_deleted, split=ids_by_shard), _require_own(parts)
+    some, ordered, after = step(some_ids), step(in_order), step(after_all)
 
     @graph
     def delete(ids: list[str]) -> Deleted:
         """Deletes documents."""
         named = some(ids)
-        return ordered(named, remove(named))
+        return ordered(named, remove(after(named, own(named))))
 
     return delete
 
@@ -106,25 +113,26 @@ def delete_where(parts: Parts) -> Graph[[dict[str, Any]], Deleted]:
 def delete_chunks(parts: Parts) -> Graph[[list[str]], Deleted]:
     """Deletes chunks by id, and documents that have none left."""
     remove = parts.shards.gather(Shard.delete_chunks, merge_deleted, split=chunk_ids_by_shard)
-    some, ordered = step(some_ids), step(in_order)
+    own, some, ordered, after = _require_own(parts), step(some_ids), step(in_order), step(after_all)
+    of = step(documents_of)
 
     @graph
     def delete_chunks(chunk_ids: list[str]) -> Deleted:
         """Deletes chunks."""
         named = some(chunk_ids)
-        return ordered(named, remove(named))
+        return ordered(named, remove(after(named, own(of(named)))))
 
     return delete_chunks
 
 
 def change_metadata(parts: Parts) -> Graph[[str, Metadata, bool], bool]:
     """Puts keys beside a document's metadata, or in its place (`replace`); False when there is no such document."""
-    change = parts.shards.gather(Shard.change_metadata, any, split=metadata_by_shard)
+    change, sound = parts.shards.gather(Shard.change_metadata, any, split=metadata_by_shard), step(checked_metadata)
 
     @graph
     def change_metadata(document_id: str, metadata: Metadata, replace: bool) -> bool:
         """Changes metadata."""
-        return change(document_id, metadata, replace)
+        return change(document_id, sound(document_id, metadata), replace)
 
     return change_metadata
 
@@ -132,11 +140,12 @@ def change_metadata(parts: Parts) -> Graph[[str, Metadata, bool], bool]:
 def change_collections(parts: Parts) -> Graph[[list[str], list[str], list[str]], list[str]]:
     """Puts documents into collections and takes them out of others; returns the ids that are not there."""
     change = parts.shards.gather(Shard.change_collections, joined, split=collections_by_shard)
+    own, after = _require_own(parts), step(after_all)
 
     @graph
     def change_collections(ids: list[str], add: list[str], remove: list[str]) -> list[str]:
         """Changes collections."""
-        return change(ids, add, remove)
+        return change(after(ids, own(ids)), add, remove)
 
     return change_collections
 
@@ -158,6 +167,21 @@ def change_chunk(parts: Parts) -> Graph[[str, str], bool]:
         return change(edit(found, embedded), vector(embedded))
 
     return change_chunk
+
+
+def _require_own(parts: Parts) -> Step[[list[str]], list[str]]:
+    """Refuses a change of documents of which one is someone else's, before any shard has done its part of it."""
+    return parts.shards.gather(Shard.require_own, joined, split=ids_by_shard)
+
+
+def after_all(ids: list[str], _: list[str]) -> list[str]:
+    """The ids, when every shard has agreed."""
+    return ids
+
+
+def documents_of(chunk_ids: list[str]) -> list[str]:
+    """The documents whose chunks those are, each once."""
+    return list(dict.fromkeys(name.rpartition("#")[0] for name in chunk_ids))
 
 
 def joined(parts: list[list[_Item]]) -> list[_Item]:

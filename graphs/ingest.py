@@ -2,7 +2,8 @@
 
 ::
 
-    documents -> unchanged -> changed -> chunk -> hashes_of -> known_vectors -> embed_documents -> write -> report
+    documents -> checked -> unchanged -> changed -> chunk -> hashes_of -> known_vectors -> embed_documents -> write
+              -> report
 
 A batch is written whole or not at all, shard by shard, and is on the disk when the graph answers. Running it again does
 what is left to do: what was written is unchanged, and what was embedded is known.
@@ -23,6 +24,7 @@ from operators.corpus.merge import merge_known
 from operators.corpus.shard import Shard
 from operators.ingest import (
     changed,
+    checked,
     documents_by_shard,
     embedded_by_shard,
     hashes_of,
@@ -57,12 +59,13 @@ def cut(parts: Parts) -> Graph[[list[Document]], list[ChunkedDocument]]:
     """The first third of `ingest`: documents that the corpus does not hold as they are, in chunks."""
     unchanged = parts.shards.gather(Shard.unchanged, merge_flags, split=documents_by_shard)
     chunk = parts.chunker.step(Chunker.chunk).when(_are_any, otherwise=[])
-    fresh, chunking = step(changed), _chunking(parts)
+    sound, fresh, chunking = step(checked), step(changed), _chunking(parts)
 
     @graph
     def cut(documents: list[Document]) -> list[ChunkedDocument]:
         """Cuts what is new."""
-        return chunk(fresh(documents, unchanged(documents, chunking)))
+        storable = sound(documents)
+        return chunk(fresh(storable, unchanged(storable, chunking)))
 
     return cut
 

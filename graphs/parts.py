@@ -42,7 +42,7 @@ from operators.models.embedder_files import embedder_identity
 from operators.plan_question import PlanConfig, plan_question
 from operators.prompt import PromptConfig, build_prompt, prompt_texts
 from operators.rerank import Reranker
-from operators.select import cut_to_candidates, cut_to_limit, owners_of_fetch, owners_of_plan, page, results
+from operators.select import cut_to_candidates, cut_to_limit, in_order, owners_of_fetch, owners_of_plan, page, results
 
 RETRIEVAL = Policy(idempotent=True, hedged=0.05, time=0.4, coverage=0.75)
 """With several shards: three quarters of the documents will do when a shard died or 40 % of the time is spent."""
@@ -85,6 +85,7 @@ def empty(leg: str) -> Ranking:
 
 _best = step(cut_to_limit, name="best")
 _candidates = step(cut_to_candidates, name="candidates")
+_in_order = step(in_order)
 _results = step(results)
 _page = step(page)
 _cite = step(cite)
@@ -151,11 +152,15 @@ class Parts:
         vector, lexical = self._embed(plan), self._lexical(plan, terms)
         hits = self._fuse(plan, self._dense(plan, vector), lexical)
         if self.profile.feedback.passages:
-            moved = self._refine(vector, self._vectors(plan, self._seeds(hits)))
+            moved = self._refine(vector, self._vectors(plan, self._seeds(plan, hits)))
             hits = self._fuse(plan, self._dense(plan, moved), lexical)
-        if self.profile.reranker is None:
-            return _page(_results(plan, self._fetch(plan, vector, _best(plan, hits))))
-        return _page(self._rerank(plan, _results(plan, self._fetch(plan, vector, _candidates(plan, hits)))))
+        reranked = self.profile.reranker is not None
+        best = _candidates(plan, hits) if reranked else _best(plan, hits)
+        passages = self._fetch(plan, vector, best)
+        if self.profile.corpus.config.shards > 1:
+            passages = _in_order(best, passages)
+        found = _results(plan, passages)
+        return _page(self._rerank(plan, found) if reranked else found)
 
     @property
     def _policy(self) -> Policy:

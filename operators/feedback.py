@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from engine.errors import InvalidInput
-from operators.messages import Ranking
+from operators.messages import Plan, Ranking
 from operators.select import head
 
 
@@ -39,9 +39,13 @@ class FeedbackConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidInput(f"feedback.weight is {self.weight}; expected above 0, at most 10")
 
 
-def seeds(ranking: Ranking, *, config: FeedbackConfig) -> Ranking:
-    """The hits that are taken to be relevant."""
-    return head(ranking, config.passages)
+def seeds(plan: Plan, ranking: Ranking, *, config: FeedbackConfig) -> Ranking:
+    """The hits that are taken to be relevant.
+
+    None where whoever asks wants what is nearest to the question itself: by the dense leg alone, or by a measure that
+    is exact.
+    """
+    return head(ranking, 0 if len(plan.legs) == 1 or plan.measure else config.passages)
 
 
 def refine(vector: np.ndarray, relevant: np.ndarray, *, config: FeedbackConfig) -> np.ndarray:

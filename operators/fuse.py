@@ -6,7 +6,7 @@ Shape legend: L = legs of the plan, U = different keys over all legs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Literal
 
 import msgspec
@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.errors import InvalidInput
 from operators.messages import Leg, Plan, Ranking
+from operators.select import head
 
 FUSED = "fused"  # the leg that a fused ranking names
 
@@ -55,6 +56,10 @@ class Fusion:
         their weighted mean. Either way a score is in [0, 1], 1 means first in every leg, and a leg that does not hold a
         hit, or holds none at all, adds nothing.
 
+        Legs that fetched more than `plan.candidates` hits, for a later page, are fused to that depth first, then to
+        twice that, and so on: behind what the first hits of each leg give comes what the next ones add, with no higher
+        scores. Else each page would cut another order, and hits would be on two pages or on none.
+
         Args:
             plan: Names the legs and weights. Rankings of other legs are left out.
             rankings: One a leg, best first, in any order; a key that one repeats counts where it stands first.
@@ -68,6 +73,16 @@ class Fusion:
         """
         legs = [leg for leg in plan.legs if leg.weight > 0]
         pairs = _paired(legs, rankings)
+        deepest = max((len(ranking.keys) for _, ranking in pairs), default=0)
+        at_once = plan.candidates or deepest
+        if deepest <= at_once:
+            return self._fused(legs, pairs)
+        depths = [at_once << doubled for doubled in range(((deepest - 1) // at_once).bit_length() + 1)]
+        return reduce(
+            _followed, (self._fused(legs, [(leg, head(ranking, depth)) for leg, ranking in pairs]) for depth in depths)
+        )
+
+    def _fused(self, legs: list[Leg], pairs: list[tuple[Leg, Ranking]]) -> Ranking:
         keys_U, index = np.unique(
             np.concatenate([np.empty(0, np.int64), *(ranking.keys for _, ranking in pairs)]), return_inverse=True
         )
@@ -100,6 +115,19 @@ class Fusion:
             return np.ones(len(scores_K))
         scaled_K: np.ndarray = (scores_K - scores_K.min()) / (scores_K.max() - scores_K.min())
         return scaled_K
+
+
+def _followed(first: Ranking, deeper: Ranking) -> Ranking:
+    """A fused ranking, and behind it what a deeper one has more, with scores that go on falling."""
+    more = np.flatnonzero(~np.isin(deeper.keys, first.keys))
+    lowest = first.scores[-1:].tolist() or [1.0]
+    return Ranking(
+        FUSED,
+        np.concatenate([first.keys, deeper.keys[more]]),
+        np.concatenate([first.scores, np.minimum(deeper.scores[more], np.float32(lowest[0]))]),
+        np.concatenate([first.shards, deeper.shards[more]]),
+        {name: [*ranks, *(deeper.ranks[name][i] for i in more)] for name, ranks in first.ranks.items()},
+    )
 
 
 @lru_cache(maxsize=64)

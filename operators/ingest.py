@@ -7,9 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from operators.corpus.content import chunk_hash
+from operators.corpus.content import check, check_metadata, chunk_hash
 from operators.corpus.keys import shard_of
 from operators.messages import ChunkedDocument, Document, Edit, EmbeddedDocument, Metadata, Written
+
+
+def checked(documents: list[Document]) -> list[Document]:
+    """The documents, if each can be stored: what cannot may not even reach a shard.
+
+    Raises:
+        InvalidInput: One cannot; it is named.
+    """
+    for document in documents:
+        check(document)
+    return documents
+
+
+def checked_metadata(document_id: str, metadata: Metadata) -> Metadata:
+    """As `checked`, of metadata."""
+    check_metadata(document_id, metadata)
+    return metadata
 
 
 def changed(documents: list[Document], unchanged: dict[str, bool]) -> list[Document]:

@@ -5,12 +5,18 @@ Shape legend: K = hits of one ranking, ordered by (score descending, key ascendi
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, NewType
 
 import msgspec
 import numpy as np
 
+from engine.errors import InvalidInput
 from operators.filter_tree import EVERYTHING, Filter
+
+MAX_LISTED = 2**31  # as an offset, and as a limit
+
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 DocumentId = NewType("DocumentId", str)
 ChunkKey = NewType("ChunkKey", int)  # 63 bits of a hash of (document id, ordinal): the same whatever the shard count
@@ -65,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     filters: Filter = EVERYTHING
     scope_prefix: str = ""
     offset: int = 0
+    candidates: int = 0  # hits of each leg that are fused at once; see operators/fuse.py. 0: all of them
     score_threshold: float | None = None
     ef_search: int = 0
     measure: str = ""
@@ -217,6 +224,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Which documents or chunks to list: those that pass the filters, from `offset` on, `limit` at most.
 
     Documents come newest first, then by id; chunks by document id, then in their order.
+
+    Raises:
+        InvalidInput: `offset` or `limit` is no whole number from 0 to `MAX_LISTED`, or the prefix is no text.
     """
 
     filters: Filter = EVERYTHING
@@ -224,6 +234,13 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0
     limit: int = 100
     include_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("offset", self.offset), ("limit", self.limit)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_LISTED:
+                raise InvalidInput(f"{name} is {value!r}; expected a whole number from 0 to {MAX_LISTED:,}")
+        if not isinstance(self.scope_prefix, str) or _HALF_CHARACTER.search(self.scope_prefix):
+            raise InvalidInput(f"scope_prefix is {self.scope_prefix!r}; expected the beginning of an id, as Unicode")
 
 
 class DocumentInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,6 +100,7 @@ def plan_question(question: Question, *, config: PlanConfig = _ANY) -> Plan:
         filters=filters,
         scope_prefix=_clean("scope_prefix", settings.scope_prefix),
         offset=settings.offset,
+        candidates=settings.candidates,
         score_threshold=_threshold(settings, config),
         ef_search=settings.ef_search,
         measure=settings.measure,
@@ -175,8 +176,8 @@ def _legs(settings: Settings) -> tuple[Leg, ...]:
 
 
 def _candidates(settings: Settings) -> int:
-    """Hits that each leg fetches: as configured, or the multiple of it that reaches the end of a later page."""
-    return settings.candidates * -(-(settings.offset + settings.limit) // settings.candidates)
+    """Hits that each leg fetches: as configured, or doubled until they reach the end of a later page."""
+    return settings.candidates << (-(-(settings.offset + settings.limit) // settings.candidates) - 1).bit_length()
 
 
 def _check_counts(settings: Settings) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from engine.scope import current_scope
+from operators.corpus.keys import key_of_chunk_id
 from operators.messages import Passage, Plan, Ranking, Results
 from operators.partial import partial_of
 
@@ -47,6 +48,12 @@ def owners_of_plan(shards: int, plan: Plan, ranking: Ranking) -> list[tuple[Any,
 def owners_of_fetch(shards: int, plan: Plan, vector: np.ndarray, ranking: Ranking) -> list[tuple[Any, ...] | None]:
     """As `owners`, for a fetch."""
     return [None if own is None else (plan, vector, ranking) for own in owners(shards, ranking)]
+
+
+def in_order(ranking: Ranking, passages: list[Passage]) -> list[Passage]:
+    """The passages that several shards fetched, in the ranking's order: equal scores do not tell it."""
+    place_of = {key: place for place, key in enumerate(ranking.keys.tolist())}
+    return sorted(passages, key=lambda passage: place_of[key_of_chunk_id(passage.chunk_id)])
 
 
 def results(plan: Plan, passages: list[Passage]) -> Results:

@@ -19,6 +19,7 @@ from operators.corpus.manifest import open_corpus
 from operators.filter_parse import parse_filter
 from operators.messages import Listing
 from serve import corpus_terminal, terminal
+from serve.checks import check_text
 from serve.options import (
     FAILURE,
     Person,
@@ -89,6 +90,7 @@ def list_(  # noqa: PLR0913 - one parameter an option
     as_json: bool,
 ) -> None:
     """Show documents, newest first, or chunks."""
+    _check_texts(scope, filter_json)
     filters = parse_filter(parse_filters(filter_json or "{}"))
     listing = Listing(filters=filters, scope_prefix=scope or "", limit=limit, offset=offset)
     opened = Opened(corpus, config, engine, person)
@@ -123,6 +125,7 @@ def delete(
     """
     if bool(ids) == (filter_json is not None) or (chunks and filter_json is not None):
         raise InvalidInput("name either ids or --filter JSON; e.g. headrace delete reports/old.md")
+    _check_texts(*ids, filter_json)
     filters = None if filter_json is None else parse_filters(filter_json)
     opened = Opened(corpus, config, engine, person, writable=True)
     if filters is not None:
@@ -154,12 +157,30 @@ def set_(
 
     Nothing is embedded again. A VALUE that is JSON is taken as that (3, true, null, '["a", "b"]'), any other as text.
     """
+    _check_texts(document_id, *pairs)
     metadata = parse_pairs(pairs)
     if not metadata and not replace:
         raise InvalidInput("nothing to set; e.g. headrace set reports/old.md year=2024")
     opened = Opened(corpus, config, engine, person, writable=True)
     if not opened.run(graphs.change_metadata(opened.parts), document_id, metadata, replace):
         raise InvalidInput(f"there is no document {document_id!r}; headrace list shows those that there are")
+
+
+@click.command()
+@click.argument("chunk_id", metavar="CHUNK_ID")
+@click.argument("text")
+@shared
+@acting
+@told
+def edit(chunk_id: str, text: str, corpus: str | None, config: str | None, engine: str, *, person: Person) -> None:
+    """Give a chunk another text, which is embedded.
+
+    The document's own text stays as it is, and ingesting the document again undoes the change.
+    """
+    _check_texts(chunk_id, text)
+    opened = Opened(corpus, config, engine, person, writable=True)
+    if not opened.run(graphs.change_chunk(opened.parts), chunk_id, text):
+        raise InvalidInput(f"there is no chunk {chunk_id!r}; headrace list --chunks shows those that there are")
 
 
 @click.command()
@@ -183,10 +204,18 @@ def collect(
 
     Or take them out of it. Exit code 1: some of the ids are not there.
     """
+    _check_texts(name, *ids)
     add, drop = ([], [name]) if remove else ([name], [])
     opened = Opened(corpus, config, engine, person, writable=True)
     missing = opened.run(graphs.change_collections(opened.parts), list(ids), add, drop)
     _tell_missing(missing)
+
+
+def _check_texts(*given: str | None) -> None:
+    """Refuses arguments with bytes that are no UTF-8, which Python hands over as half characters."""
+    for one in given:
+        if one is not None:
+            check_text("an argument", one)
 
 
 def _print(value: Any, in_words: Callable[[Any], None], *, as_json: bool) -> None:
@@ -202,4 +231,4 @@ def _tell_missing(ids: tuple[str, ...] | list[str]) -> None:
         sys.exit(FAILURE)
 
 
-DOCUMENT_COMMANDS: tuple[click.Command, ...] = (list_, delete, set_, collect)
+DOCUMENT_COMMANDS: tuple[click.Command, ...] = (list_, delete, set_, edit, collect)

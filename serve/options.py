@@ -16,6 +16,7 @@ from engine.errors import HeadraceError, InvalidInput
 from engine.scope import Identity
 from operators.filter_parse import parse_filter
 from operators.messages import Settings
+from serve.checks import check_text
 from serve.settings import Configuration
 
 P = ParamSpec("P")
@@ -132,8 +133,11 @@ class Person:
         """Who asks; None is whoever runs the corpus, who may see and change everything.
 
         Raises:
-            InvalidInput: Groups without a user.
+            InvalidInput: Groups without a user, or a name that is not UTF-8.
         """
+        for name in (self.user, *self.groups):
+            if name is not None:
+                check_text("a name of --user or --group", name)
         if self.user is None:
             if self.groups:
                 raise InvalidInput(f"--group {self.groups[0]!r} says whose question it is only with --user NAME")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from operators.filter_parse import parse_filter
 from operators.messages import Deleted, Document, DocumentPage, Listing, Metadata, Question, Written
 from operators.models.embedder_files import embedder_identity
 from operators.plan_question import normalize_question
+from serve.checks import check_kind, check_text, ids_of
 from serve.ingest_job import divided, open_or_create
 from serve.session_config import NO_LANGUAGE_MODEL, RagConfig, RagRetrievalOptions
 from serve.session_documents import RagDocument, as_documents, batches
@@ -133,7 +134,11 @@ class RagSession:
         A document that is there with the same content is left alone and costs no embedding, nor do chunks that any
         document of the corpus has already. A replaced document answers in its old version until the new one is ready.
         A new version has the metadata and collections that it comes with: what was set later on the old one goes with
-        that, and stays as long as the document is ingested unchanged.
+        that, and stays as long as the document is ingested unchanged. A chunk that was changed does not stay: ingesting
+        its document replaces it, with the same content, too.
+
+        Texts without id that differ in white space only are one document, of which the last one stands: given in one
+        call only that is written, given one after the other it replaces the one before.
 
         Args:
             documents: Documents, or their texts.
@@ -142,8 +147,9 @@ class RagSession:
             What became of each document, once each, in their order.
 
         Raises:
-            InvalidInput: Two documents of one id differ, and nothing was written; or a document cannot be stored, or
-                the session is read-only. When one cannot be stored, every other document is there nevertheless.
+            InvalidInput: Two documents of one id differ, or two without id in more than white space, and nothing was
+                written; or a document cannot be stored, or the session is read-only. When one cannot be stored, every
+                other document is there nevertheless.
             AccessDenied: A person may not write a document.
         """
         self._refuse_when_read_only()
@@ -167,22 +173,56 @@ class RagSession:
         """Deletes documents, durably and at once; ids that are not there are told in `missing`.
 
         Raises:
-            InvalidInput: No id is given, or the session is read-only.
+            InvalidInput: No id is given, one is no text, or the session is read-only.
+            AccessDenied: A document belongs to someone else.
         """
         self._refuse_when_read_only()
-        named = [ids] if isinstance(ids, str) else list(ids)
-        return self._wait(self._graphs.delete.within(self._scope())(named))
+        return self._wait(self._graphs.delete.within(self._scope())(ids_of(ids)))
+
+    def delete_where(self, filters: dict[str, Any]) -> Deleted:
+        """Deletes the documents that pass a filter, durably and at once; for one person, those that are theirs.
+
+        Raises:
+            InvalidInput: The filter is malformed or lets everything through, or the session is read-only.
+        """
+        self._refuse_when_read_only()
+        parse_filter(filters)
+        return self._wait(self._graphs.delete_where.within(self._scope())(filters))
 
     def change_metadata(self, document_id: str, metadata: Metadata, *, replace: bool = False) -> None:
         """Puts keys beside a document's metadata, or in their place; nothing is embedded, filters see it at once.
 
         Raises:
-            InvalidInput: There is no such document, or the session is read-only.
+            InvalidInput: There is no such document, the metadata cannot be stored, or the session is read-only.
+            AccessDenied: The document belongs to someone else.
         """
         self._refuse_when_read_only()
+        check_text("document_id", document_id)
+        check_kind("metadata", metadata, Mapping, "a mapping")
         change = self._graphs.change_metadata.within(self._scope())
         if not self._wait(change(document_id, metadata, replace)):
             raise InvalidInput(f"there is no document {document_id!r}; ingest it first")
+
+    def change_chunk(self, chunk_id: str, text: str) -> None:
+        """Gives a chunk another text, which is embedded, and found at once; the document's own text stays as it is.
+
+        Searches tell by `edited` that the chunk is not what stands in the document. Ingesting the document again undoes
+        it.
+
+        Args:
+            chunk_id: As searches give it.
+            text: The new text, in one piece however long it is.
+
+        Raises:
+            InvalidInput: There is no such chunk, the text is blank, the document was replaced meanwhile, or the session
+                is read-only.
+            AccessDenied: The document belongs to someone else.
+        """
+        self._refuse_when_read_only()
+        check_text("chunk_id", chunk_id)
+        check_text("text", text)
+        if not self._wait(self._graphs.change_chunk.within(self._scope())(chunk_id, text)):
+            raise InvalidInput(f"there is no chunk {chunk_id!r}; searches give the ids of those that there are")
 
     def documents(
         self, *, filters: dict[str, Any] | None = None, scope_prefix: str = "", offset: int = 0, limit: int = 100
@@ -190,7 +230,7 @@ class RagSession:
         """A page of documents without their texts, newest first, then by id; and how many there are on all pages.
 
         Raises:
-            InvalidInput: The filter is malformed.
+            InvalidInput: The filter is malformed, or another value is of another type or out of its range.
         """
         listing = Listing(filters=parse_filter(filters or {}), scope_prefix=scope_prefix, offset=offset, limit=limit)
         return self._wait(self._graphs.documents.within(self._scope())(listing))
@@ -219,27 +259,30 @@ class RagSession:
     # Questions
 
     def search(self, query: str, options: RagRetrievalOptions = _AS_THE_SESSION) -> list[RagSearchResult]:
-        """The passages that answer a question, best first.
+        """The passages that answer a question, best first, out of the whole corpus.
 
         Raises:
             InvalidInput: The question is empty, or an option cannot be met.
             EmptyCorpus: There is no document yet.
+            Incomplete: A shard died or was late; carries which, and the share of the documents that the others hold.
             RequestEnded: It was cancelled, or its time was spent.
         """
         return self._wait(self._search(self._asked_question(query, options)))
 
     async def _search(self, asked: AskedQuestion) -> list[RagSearchResult]:
         with self._on_its_way(asked.scope, "searches"):
-            found = await asked.retrieve()
+            found = await asked.whole()
         return list(self._graphs.results(found.passages))
 
     def query(self, query: str, options: RagRetrievalOptions = _AS_THE_SESSION) -> RagResult:
         """The answer to a question with its sources; raises as `search`, and what the model raises.
 
-        Where nothing is found, the answer says so and no model is called.
+        Where nothing is found, the answer says so and no model is called. When a shard died or was late, the answer is
+        out of the others, and `partial` says what is missing.
 
         Raises:
             InvalidInput: As `search`; or the session only retrieves.
+            Incomplete: The other shards hold less than three quarters of the documents (RETRIEVAL in graphs/parts.py).
         """
         return self._wait(self._query(self._answerable(query, options)))
 
@@ -250,8 +293,8 @@ class RagSession:
     def query_stream(self, query: str, options: RagRetrievalOptions = _AS_THE_SESSION) -> Stream[RagEvent]:
         """The answer as it comes: token events, then exactly one completed or error event.
 
-        Iterate with `for`; leaving the loop, or `close()`, stops the model at once. A question that is wrong by itself
-        raises here; what fails later is the error event.
+        The completed event has what `query` gives. Iterate with `for`; leaving the loop, or `close()`, stops the model
+        at once. A question that is wrong by itself raises here; what fails later is the error event.
 
         Raises:
             InvalidInput: The question is empty, or the session only retrieves.
@@ -284,6 +327,7 @@ class RagSession:
         return self._asked_question(query, options)
 
     def _asked_question(self, query: str, options: RagRetrievalOptions) -> AskedQuestion:
+        check_kind("options", options, RagRetrievalOptions, "RagRetrievalOptions")
         config = self._config
         return AskedQuestion(
             self._graphs,

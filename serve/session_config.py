@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,6 +14,7 @@ from graphs.parts import Profile
 from operators.chunk import ChunkConfig
 from operators.corpus.manifest import MAX_SCORE, Corpus, IndexConfig
 from operators.extract import ExtractConfig
+from operators.filter_parse import parse_filter
 from operators.messages import Settings
 from operators.models.cross_encoder import CrossEncoderConfig
 from operators.models.embedder import EmbedderConfig
@@ -24,6 +24,7 @@ from operators.models.vllm_engine import VllmConfig
 from operators.multi_query import DEFAULT_VARIANTS, clamp_count
 from operators.plan_question import MAX_LIMIT
 from operators.prompt import PromptConfig, Template, load_template
+from serve.checks import check_kind, check_seconds, check_share, check_text, check_whole
 
 CANDIDATES: Final = 100  # hits of each leg before fusion
 EVERY_SCORE: Final = -MAX_SCORE  # a threshold that every passage reaches
@@ -52,7 +53,7 @@ class RagRetrievalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         timeout_s: Seconds until the question is given up; None never.
 
     Raises:
-        InvalidInput: A value is out of its range.
+        InvalidInput: A value is of another type or out of its range, or the filter is malformed.
     """
 
     top_k: int | None = None
@@ -65,12 +66,14 @@ class RagRetrievalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_whole("top_k", self.top_k, 0, MAX_LIMIT)
-        _check_share("score_threshold", self.score_threshold)
-        _check_whole("max_output_tokens", self.max_output_tokens, 1)
-        _check_whole("multi_query_count", self.multi_query_count)
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise InvalidInput(f"timeout_s is {self.timeout_s!r}; expected seconds above 0, or None")
+        check_whole("top_k", self.top_k, 0, MAX_LIMIT)
+        check_share("score_threshold", self.score_threshold)
+        check_text("scope_prefix", self.scope_prefix)
+        parse_filter(self.filters)
+        check_kind("enable_multi_query", self.enable_multi_query, bool | None, "True, False or None")
+        check_whole("multi_query_count", self.multi_query_count)
+        check_whole("max_output_tokens", self.max_output_tokens, 1)
+        check_seconds("timeout_s", self.timeout_s)
 
 
 class RagConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,7 +106,7 @@ class RagConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         index: How a new corpus is partitioned and indexed; one that exists keeps its own.
 
     Raises:
-        InvalidInput: A value is out of its range, or two do not go together.
+        InvalidInput: A value is of another type or out of its range, or two do not go together.
     """
 
     embedding_model_id: str = PACKAGED
@@ -125,16 +128,22 @@ class RagConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         for name, high in (("top_k", MAX_LIMIT), ("max_context_tokens", None), ("max_output_tokens", None)):
-            _check_whole(name, getattr(self, name), 1, high, optional=False)
-        _check_whole("embedding_dimension", self.embedding_dimension, 1)
-        _check_share("score_threshold", self.score_threshold)
-        _check_whole("multi_query_count", self.multi_query_count, optional=False)
+            check_whole(name, getattr(self, name), 1, high, optional=False)
+        check_whole("embedding_dimension", self.embedding_dimension, 1)
+        check_share("score_threshold", self.score_threshold)
+        check_whole("multi_query_count", self.multi_query_count, optional=False)
         _check_chunks(self.chunk_size, self.chunk_overlap)
+        for name in ("embedding_model_id", "llm_model_id", "prompt_template"):
+            check_text(name, getattr(self, name))
+        for name in ("rerank_results", "enable_multi_query"):
+            check_kind(name, getattr(self, name), bool, "True or False")
+        check_kind("index", self.index, IndexConfig, "an IndexConfig")
+        check_kind("reranker", self.reranker, CrossEncoderConfig | None, "a CrossEncoderConfig or None")
         _ = self.embedder, self.template  # refused now when they are wrong, not when the session opens
         self._check_models()
 
     def _check_models(self) -> None:
-        if isinstance(self.generator, str) and self.generator != "extractive":
+        if self.generator != "extractive" and not isinstance(self.generator, GeneratorConfig | None):
             raise InvalidInput(
                 f'generator is {self.generator!r}; expected "extractive" or a generator\'s configuration; '
                 "the path of a model is llm_model_id"
@@ -256,28 +265,10 @@ def embedder_window(model: str) -> int:
 
 
 def _check_chunks(size: int | None, overlap: int | None) -> None:
-    _check_whole("chunk_size", size, 1)
-    _check_whole("chunk_overlap", overlap, 0)
+    check_whole("chunk_size", size, 1)
+    check_whole("chunk_overlap", overlap, 0)
     if size is not None and overlap is not None and overlap >= size:
         raise InvalidInput(
             f"chunk_overlap is {overlap} and chunk_size {size}; the overlap must be less than the size: lower it, or "
             "leave it out for an eighth of the size"
         )
-
-
-def _check_whole(
-    name: str, value: Any, low: int | None = None, high: int | None = None, *, optional: bool = True
-) -> None:
-    if value is None and optional:
-        return
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or (low is not None and value < low) or (high is not None and value > high):
-        reach = "" if low is None else f" from {low}" if high is None else f" from {low} to {high}"
-        raise InvalidInput(f"{name} is {value!r}; expected a whole number{reach}")
-
-
-def _check_share(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not (math.isfinite(value) and 0 <= value <= 1):
-        raise InvalidInput(f"{name} is {value!r}; expected 0 (every passage) to 1")

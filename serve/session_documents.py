@@ -11,7 +11,9 @@ import msgspec
 from engine.errors import InvalidInput
 from operators.messages import Document, Metadata, Skipped
 from operators.read import Source, read_documents
+from serve.checks import check_kind
 
+TEXTS = ("text", "id", "title", "source", "media_type", "owner")  # fields of a document
 BATCH_DOCUMENTS = 64
 BATCH_CHARACTERS = 64_000  # some 100 chunks, which the embedder takes at once; a longer document is a batch of its own
 
@@ -21,8 +23,8 @@ class RagDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         text: What offsets of its chunks count in, in code points.
-        id: What makes it the same document when it comes again; empty: made from the text, so that the same text again
-            is the same document.
+        id: What makes it the same document when it comes again; empty: made from the words of the text, so that the
+            same text again is the same document, with other white space, too: then it takes the place of the first.
         metadata: JSON values, to filter by.
         title: Embedded and searched with each chunk.
         source: Path or URL.
@@ -31,7 +33,7 @@ class RagDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         collections: Names of the groups that it is in.
 
     Raises:
-        InvalidInput: The text is empty or no text, or the metadata are no mapping.
+        InvalidInput: The text is empty, or a value is of another type.
     """
 
     text: str
@@ -45,12 +47,15 @@ class RagDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         who = f"of document {self.id!r}" if self.id else "of a document without id"
-        if not isinstance(self.text, str):
-            raise InvalidInput(f"the text {who} is a {type(self.text).__name__}; expected a str")
+        for name in TEXTS:
+            check_kind(f"the {name} {who}", getattr(self, name), str, "a text")
         if not self.text.strip():
             raise InvalidInput(f"the text {who} is empty; give it some, or leave the document out")
         if not isinstance(self.metadata, Mapping):
             raise InvalidInput(f"the metadata {who} are a {type(self.metadata).__name__}; expected a mapping")
+        texts = isinstance(self.collections, tuple | list) and all(isinstance(name, str) for name in self.collections)
+        if not texts:
+            raise InvalidInput(f"the collections {who} are {self.collections!r}; expected a tuple of texts")
 
     @classmethod
     def file(cls, path: str | Path) -> RagDocument:
@@ -90,19 +95,30 @@ class RagDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def as_documents(given: RagDocument | str | Iterable[RagDocument | str]) -> list[Document]:
     """The documents given, each once; a str is the text of one.
 
+    Of documents without id whose texts differ in white space only the last stands, as it does when they come one after
+    the other.
+
     Raises:
-        InvalidInput: One is empty or something else, or two that differ have one id.
+        InvalidInput: One is empty or something else; or two that differ have one id, or no id and one text.
     """
-    several = [given] if isinstance(given, RagDocument | str) else given
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     documents: dict[str, Document] = {}
-    for one in several:
-        if not isinstance(one, RagDocument | str):
+    for item in several:
+        if not isinstance(item, RagDocument | str):
             raise InvalidInput(
-                f"cannot ingest a {type(one).__name__}; give a text, RagDocument or RagDocument.file(path)"
+                f"cannot ingest a {type(item).__name__}; give a text, RagDocument or RagDocument.file(path)"
             )
-        document = (RagDocument(one) if isinstance(one, str) else one).document()
-        if documents.setdefault(document.id, document) != document:
+        one = RagDocument(item) if isinstance(item, str) else item
+        document = one.document()
+        known = documents.get(document.id, document)
+        if known != document and one.id:
             raise InvalidInput(f"two different documents have the id {document.id!r}; give each an id of its own")
+        if msgspec.structs.replace(known, text=document.text) != document:
+            raise InvalidInput(
+                "two documents without id have the same text and differ otherwise; give each an id of its own: "
+                f"{document.text[:80]!r}"
+            )
+        documents[document.id] = document
     return list(documents.values())
 
 

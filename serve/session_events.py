@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from engine.errors import HeadraceError, InvalidInput
-from operators.messages import Citation, Metadata, Passage, Usage
+from operators.messages import Citation, Metadata, Partial, Passage, Usage
 
 
 class EmptyCorpus(InvalidInput):
@@ -19,7 +19,10 @@ class EmptyCorpus(InvalidInput):
 
 
 class RagSearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage as found: `source[start_offset:end_offset] == text` in code points of the document's text."""
+    """A passage as found: `source[start_offset:end_offset] == text` in code points of the document's text.
+
+    Not so of one that is `edited`: its text was changed by itself, and the offsets say what it stands for.
+    """
 
     chunk_id: str
     document_id: str
@@ -31,6 +34,7 @@ class RagSearchResult(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     token_count: int  # as the embedder counts them
+    edited: bool  # changed by itself: see RagSession.change_chunk
 
     @classmethod
     def of(cls, passage: Passage, token_count: int) -> RagSearchResult:
@@ -46,6 +50,7 @@ class RagSearchResult(msgspec.Struct, frozen=True, kw_only=True):
             start_offset=passage.start,
             end_offset=passage.end,
             token_count=token_count,
+            edited=passage.edited,
         )
 
 
@@ -64,6 +69,7 @@ class RagResult(msgspec.Struct, frozen=True, kw_only=True):
     retrieval_time_ms: float  # until the passages were there, the rewording included
     generation_time_ms: float  # of waiting for the answer; what the caller did between two events is not in it
     request_id: str
+    partial: Partial | None  # shards that did not answer, and the share of the documents in all others; None: all did
 
 
 class RagStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +77,7 @@ class RagStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     indexed_documents: int
     indexed_chunks: int
-    total_tokens: int  # of the chunks, those with children not counted
+    total_tokens: int  # of all chunks, as the embedder counts; what overlaps or has a parent, in each that holds it
     size_bytes: int  # on disk: database and indexes
     last_updated: float | None  # of the last change, seconds since 1970; None: there was none
     searches: int

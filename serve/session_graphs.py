@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.run import Running, Session
 from engine.stream import Stream
 from graphs.answer import answer
-from graphs.corpus import change_metadata, delete, documents, stats
+from graphs.corpus import change_chunk, change_metadata, delete, delete_where, documents, stats
 from graphs.ingest import ingest
 from graphs.parts import Parts
 from graphs.search import search
@@ -47,7 +48,9 @@ class SessionGraphs:
     variants: Running[[str, int], Variants] | None
     ingest: Running[[list[Document]], list[Written]]
     delete: Running[[list[str]], Deleted]
+    delete_where: Running[[dict[str, Any]], Deleted]
     change_metadata: Running[[str, Metadata, bool], bool]
+    change_chunk: Running[[str, str], bool]
     documents: Running[[Listing], DocumentPage]
     stats: Running[[], list[ShardStatistics]]
     measure: TokenMeasure
@@ -65,7 +68,9 @@ class SessionGraphs:
             variants=await engine.start(variants(parts)) if config.has_language_model else None,
             ingest=await engine.start(ingest(parts)),
             delete=await engine.start(delete(parts)),
+            delete_where=await engine.start(delete_where(parts)),
             change_metadata=await engine.start(change_metadata(parts)),
+            change_chunk=await engine.start(change_chunk(parts)),
             documents=await engine.start(documents(parts)),
             stats=await engine.start(stats(parts)),
             measure=token_measure(config.embedder),

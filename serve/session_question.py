@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 import msgspec
 
-from engine.errors import HeadraceError, RequestEnded
+from engine.errors import HeadraceError, Incomplete, RequestEnded
 from engine.scope import Scope
 from operators.fuse_results import fuse_results
-from operators.messages import Answer, Listing, Question, Results, Text, Usage
+from operators.messages import Answer, Listing, Partial, Question, Results, Text, Usage
 from operators.multi_query import Variants
 from serve.session_events import CompletedEvent, EmptyCorpus, ErrorEvent, RagEvent, RagResult, TokenEvent
 from serve.session_graphs import SessionGraphs
@@ -44,6 +44,8 @@ class AskedQuestion:
     async def retrieve(self) -> Results:
         """The passages that are found for the question and its other wordings, best first.
 
+        Where a shard is missing, `partial` says so, and the corpus counts as not empty.
+
         Raises:
             EmptyCorpus: There is no document to find anything in.
             HeadraceError: The question could not be searched for. That a variant could not be is no error.
@@ -52,11 +54,26 @@ class AskedQuestion:
         if self._count and self._graphs.variants is not None:
             self._variants = await self._graphs.variants.within(self.scope)(self._question.text, self._count)
         found = await self._search_all()
-        if not found.passages and not (await self._graphs.documents.within(self.scope)(Listing(limit=1))).total:
+        if not found.passages and found.partial is None and not await self._documents():
             raise EmptyCorpus("there is no document to search in; ingest one first", request_id=self.scope.id)
         self.scope.check()
         self._retrieval_s = self.scope.clock.now() - began
         return found
+
+    async def whole(self) -> Results:
+        """As `retrieve`, from all of the corpus.
+
+        Raises:
+            Incomplete: A shard did not answer.
+            HeadraceError: As `retrieve`.
+        """
+        found = await self.retrieve()
+        if found.partial is not None:
+            raise _incomplete(found.partial, self.scope.id)
+        return found
+
+    async def _documents(self) -> int:
+        return (await self._graphs.documents.within(self.scope)(Listing(limit=1))).total
 
     async def _search_all(self) -> Results:
         search, settings = self._graphs.search.within(self.scope), self._question.settings
@@ -115,7 +132,7 @@ class AskedQuestion:
                     last = event
                 elif isinstance(event, Text) and found.passages:
                     yield TokenEvent(token=event.text)
-        yield CompletedEvent(result=self._result(last, waited))
+        yield CompletedEvent(result=self._result(last, found.partial, waited))
 
     def _within_context(self, found: Results) -> Results:
         """The passages, each whole, that the context holds."""
@@ -127,7 +144,7 @@ class AskedQuestion:
                 left -= tokens
         return msgspec.structs.replace(found, passages=tuple(kept))
 
-    def _result(self, answer: Answer, generation_s: float) -> RagResult:
+    def _result(self, answer: Answer, partial: Partial | None, generation_s: float) -> RagResult:
         spent = self._variants.usage
         return RagResult(
             answer=answer.text,
@@ -145,4 +162,17 @@ class AskedQuestion:
             retrieval_time_ms=1000 * self._retrieval_s,
             generation_time_ms=1000 * generation_s,
             request_id=self.scope.id,
+            partial=partial,
         )
+
+
+def _incomplete(partial: Partial, request_id: str) -> Incomplete:
+    error = Incomplete(
+        f"shards {', '.join(map(str, partial.missing))} did not answer, and the others hold {partial.coverage:.0%} of "
+        "the documents: ask again, and if it stays so open the session anew; query answers from what there is and says "
+        "in partial what is missing",
+        shards=partial.missing,
+        coverage=partial.coverage,
+    )
+    error.request_id = request_id
+    return error

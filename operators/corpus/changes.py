@@ -255,6 +255,15 @@ class Changes:
 
     # Looking up
 
+    def require_own(self, ids: Sequence[str]) -> None:
+        """Refuses what a change of those documents would refuse.
+
+        Raises:
+            AccessDenied: One may be seen and belongs to someone else.
+        """
+        for document_id in ids:
+            self._mine(document_id)
+
     def _mine(self, document_id: str) -> int | None:
         """The document's number; None when it is not there or may not be seen.
 

@@ -66,6 +66,15 @@ class GroupCommit:
         """Run something else in the writing thread, after the writes that were submitted before."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    def start(self, work: Callable[[], object]) -> None:
+        """As `run`, for what nobody waits for; that the disk refuses it is nobody's concern."""
+
+        def try_to() -> None:
+            with suppress(StorageError), storage_errors("it will be tried again"):
+                work()
+
+        self._thread.submit(try_to)
+
     def close(self) -> None:
         """Carry out what was submitted and end the thread."""
         self._thread.submit(self._settle_doubt)

@@ -94,7 +94,7 @@ def _column(compare: Compare) -> Sql:
     if operator == "$contains" and kind == "text":
         return sql("instr({}, {}) > 0", column, bound(operand))
     if operator == "$length" and kind == "text":
-        return _has_length(sql("length({})", column), operand)
+        return _has_length(sql("text_length({})", column), operand)
     tests = [test(column) for types, test in _tests(operator, operand) if kind in types]
     if not tests:
         return FALSE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import sys
 from typing import Any
 
 import msgspec
@@ -17,6 +16,8 @@ from operators.messages import Chunk, Document, EmbeddedDocument, Metadata
 MAX_ID_BYTES = 4096
 MAX_NESTING = 100  # of metadata: whoever reads a deeper one may run out of stack
 MAX_LENGTH = 1e18  # of a vector: sums of squares of two, and of their difference, are far from where float32 ends
+_INT64, _UINT64 = -(2**63), 2**64
+_TEXTS = ("id", "title", "text", "source", "media_type", "owner")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, and not a backslash followed by u0000
 
 
@@ -60,8 +61,12 @@ def check(document: Document) -> None:
     """Refuses a document that cannot be stored.
 
     Raises:
-        InvalidInput: Its id is empty or too long, its metadata is not JSON, or a text is not Unicode.
+        InvalidInput: Its id is empty or too long, its metadata is not JSON, or a text is none, or not Unicode.
     """
+    for name in _TEXTS:
+        if not isinstance(getattr(document, name), str):
+            value = getattr(document, name)
+            raise InvalidInput(f"document {document.id!r}: its {name} is {value!r}; expected a text")
     if not 0 < len(document.id.encode(errors="replace")) <= MAX_ID_BYTES:
         raise InvalidInput(f"document id {document.id[:80]!r}: expected 1 to {MAX_ID_BYTES} bytes")
     names = "".join((document.id, document.title, document.source, document.media_type, document.owner))
@@ -86,10 +91,15 @@ def check_metadata(document_id: str, metadata: Metadata) -> None:
     """Refuses metadata that cannot be stored.
 
     Raises:
-        InvalidInput: It is not JSON, is nested too deeply, or holds a number that no double can; or a text in it is not
-            Unicode, or holds a NUL, at which the database would end it.
+        InvalidInput: It is not JSON, is nested too deeply, or holds a number that is not finite or a whole one beyond
+            64 bits; or a text in it is not Unicode, or holds a NUL, at which the database would end it.
     """
+    if not isinstance(metadata, dict):
+        raise InvalidInput(
+            f"document {document_id!r}: metadata are {metadata!r}; expected an object of keys and values"
+        )
     try:
+        _check_json(metadata)
         encoded = msgspec.json.encode(metadata)
         _check_values(msgspec.json.decode(encoded), MAX_NESTING)
     except (TypeError, ValueError, RecursionError) as error:  # a ValueError: no Unicode, or thousands of digits
@@ -103,14 +113,31 @@ def holds_nul(encoded: bytes) -> bool:
     return _NUL.search(encoded) is not None
 
 
+def _check_json(value: Any) -> None:
+    """Refuses what would become something else as JSON.
+
+    Raises:
+        ValueError: A key is no text, or a number is not finite.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a number is {value}; leave the key out")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r} is no text")  # noqa: TRY004 - a bad value of the caller's
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_json(part)
+
+
 def _check_values(value: Any, levels: int) -> None:
     """Refuses what every filter that looks at it later would fail on.
 
     Raises:
-        ValueError: The value is no number of the database's, or has more levels than these.
+        ValueError: The value is a number that no message can carry, or has more levels than these.
     """
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError("a number is beyond 1.8e308")
+    if isinstance(value, int) and not _INT64 <= value < _UINT64:
+        raise ValueError(f"the number {value:,} is beyond 64 bits; give it as a text")
     if isinstance(value, dict | list):
         if not levels:
             raise ValueError(f"they are nested in more than {MAX_NESTING} levels")

@@ -30,11 +30,10 @@ from operators.corpus.transfer import (
 )
 from operators.corpus.whole_folder import whole_folder
 from operators.filter_tree import Compare
-from operators.messages import ChunkInfo, Listing
+from operators.messages import MAX_LISTED, ChunkInfo, Listing
 
 _ROW_GROUP_BYTES = 16 << 20
 _ROW_GROUP_ROWS = 10_000
-_EVERY = 2**31
 
 _DOCUMENTS = (
     f"SELECT d.id, d.title, t.text, d.source, d.media_type, d.owner, {COLLECTIONS}, d.metadata, d.version, d.created,"
@@ -105,7 +104,7 @@ def export_collection(corpus: Corpus, directory: Path, tell: Callable[[float], N
 def _chunks_of(homes: dict[str, Store], tell: Callable[[float], None]) -> Iterator[ChunkInfo]:
     """Chunks of documents that lie in those stores, in their order."""
     for done, (id_, store) in enumerate(sorted(homes.items(), key=itemgetter(0)), start=1):
-        yield from list_chunks(store, Listing(filters=Compare("id", "$eq", id_), limit=_EVERY), None).chunks
+        yield from list_chunks(store, Listing(filters=Compare("id", "$eq", id_), limit=MAX_LISTED), None).chunks
         tell(done / len(homes))
 
 

@@ -16,11 +16,13 @@ def register_functions(db: sqlite3.Connection) -> None:
     """Gives a connection the functions that compiled filters call; all are pure, and NULL matches nothing.
 
     text_like(pattern, text), text_ilike(pattern, text): as the functions of this module.
+    text_length(text): code points, also behind a NUL, at which SQLite's own stops counting.
     json_same(json, json), json_contains(json, json): as `same` and `contains` of the two decoded values.
     json_at(json, path): the JSON text at a path, itself a JSON list of keys; NULL where there is none.
     """
     db.create_function("text_like", 2, text_like, deterministic=True)
     db.create_function("text_ilike", 2, text_ilike, deterministic=True)
+    db.create_function("text_length", 1, len, deterministic=True)
     db.create_function("json_same", 2, _json_same, deterministic=True)
     db.create_function("json_contains", 2, _json_contains, deterministic=True)
     db.create_function("json_at", 2, _json_at, deterministic=True)

@@ -126,13 +126,17 @@ class Indexes:
         self.follow(store)
         self.commit(store)
 
-    def commit(self, store: Store, *, closing: bool = False) -> None:
-        """Puts on the disk what was followed; the dense graph only when enough of it has changed."""
-        self.dense.save(closing=closing)
+    def publish(self, store: Store) -> None:
+        """Puts the lexical index on the disk, without which readers elsewhere find nothing new by words."""
         if self._writable and self.lexical.broken:
             self.follow(store)
         if self.lexical.seq < self._lexical_seq:
             self.lexical.commit(self._lexical_seq)
+
+    def commit(self, store: Store, *, closing: bool = False) -> None:
+        """Puts on the disk what was followed; the dense graph only when enough of it has changed."""
+        self.dense.save(closing=closing)
+        self.publish(store)
         feed.forget(store, min(self.dense.saved_seq, self.lexical.seq))
 
     def close(self, store: Store) -> None:

@@ -6,6 +6,7 @@ finds an index behind, torn or missing lets it follow from wherever it is, and s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,6 +26,9 @@ from operators.corpus.verify import ShardVerification, Verification, after_repai
 from operators.filter_tree import EVERYTHING, Filter
 from operators.messages import Deleted, Edit, EmbeddedDocument, Metadata, Written
 
+PUBLISHED_WITHIN_S = 2.0
+"""How long after a change a reader in another process finds it by words, too; by vectors it does at once."""
+
 _Result = TypeVar("_Result")
 
 
@@ -41,6 +45,7 @@ class Shard(ShardReader):
             self._truth.checkpoint()
         self._commits = GroupCommit(self._truth, lambda: self._indexes.follow(self._truth), name=f"shard-{index}-write")
         self._verification: Verification | None = None
+        self._publishing: asyncio.TimerHandle | None = None
 
     @classmethod
     def open(cls, directory: str, index: int, *, writable: bool = False, threads: int = 2) -> Shard:
@@ -85,6 +90,19 @@ class Shard(ShardReader):
         config = self._config
         ready = [prepared(d, dimension=config.dimension, measure=config.measure) for d in documents]
         return await self._write(lambda changes: changes.write(ready, chunking))
+
+    async def require_own(self, ids: list[str]) -> list[str]:
+        """Comes before a change that several shards share, of which each refuses its own part only; returns nothing.
+
+        Raises:
+            AccessDenied: One of the documents belongs to someone else.
+        """
+
+        def look(store: Store, scope: Scope) -> list[str]:
+            Changes(store, scope.identity).require_own(ids)
+            return []
+
+        return await self._read(look)
 
     async def delete(self, ids: list[str]) -> Deleted:
         """Deletes documents, durably and at once; ids that are not here are reported.
@@ -211,7 +229,22 @@ class Shard(ShardReader):
 
     async def _write(self, work: Callable[[Changes], _Result]) -> _Result:
         self._refuse_unless_writable()
-        return await self._commits.submit(work)
+        result = await self._commits.submit(work)
+        if self._publishing is None and not self._closed:
+            self._publishing = asyncio.get_running_loop().call_later(PUBLISHED_WITHIN_S, self._publish)
+        return result
+
+    def _publish(self) -> None:
+        """Lets readers elsewhere find by words what was written; the next write or the closing mends a failure."""
+        self._publishing = None
+        self._commits.start(lambda: self._indexes.publish(self._truth))
+
+    async def aclose(self) -> None:
+        """As ShardReader's."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
+        await super().aclose()
 
     def _refuse_unless_writable(self) -> None:
         if self._lock is None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.errors import InvalidInput
+from engine.errors import AccessDenied, InvalidInput
 from engine.run import Session
 from engine.scope import Identity, Scope
 from graphs import corpus as care
@@ -141,11 +141,40 @@ async def test_offset_and_limit_page_through_the_hits(corpus):
     assert [await corpus.found("kelp water", limit=1, offset=n) for n in range(4)] == [*([d] for d in whole), []]
 
 
+async def test_pages_far_behind_the_candidates_hold_each_hit_once(corpus):
+    notes = [Document(id=f"note/{n:02}", title="", text=f"Note {n}: the {w} of the boat {'and net ' * (n % 5)}.")
+             for n in range(24) for w in [("mast", "keel", "rudder")[n % 3]]]  # fmt: skip
+    await corpus(ingest, notes)
+    asked = {"scope_prefix": "note/", "candidates": 5}
+    pages = [await corpus.found("the keel of a boat", limit=5, offset=n, **asked) for n in range(0, 30, 5)]
+    assert [len(page) for page in pages] == [5, 5, 5, 5, 4, 0]
+    assert {id for page in pages for id in page} == {note.id for note in notes}
+    assert await corpus.found("the keel of a boat", limit=20, scope_prefix="note/", candidates=20) != []
+    await corpus(care.delete, [note.id for note in notes])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"offset": -1}, {"limit": 10**20}, {"limit": True}, {"scope_prefix": "\ud800"}], ids=str
+)
+def test_a_listing_that_asks_for_what_there_is_not_is_refused(wrong: dict):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        Listing(**wrong)
+
+
+async def test_what_cannot_be_stored_is_refused_before_it_reaches_a_shard(corpus):
+    for metadata in ({"hash": 2**70}, {"share": float("nan")}, {1: 2}):
+        with pytest.raises(InvalidInput, match="document 'odd': metadata must be JSON values"):
+            await corpus(ingest, [Document(id="odd", title="", text="x", metadata=metadata)])
+        with pytest.raises(InvalidInput, match="document 'mill': metadata must be JSON values"):
+            await corpus(care.change_metadata, "mill", metadata, False)
+
+
 @pytest.mark.parametrize("measure", ["l2", "ip", "l1", "hamming", "jaccard"])
 async def test_any_measure_can_be_asked_for(corpus, measure: str):
     found = await corpus(search, Question("When is kelp cut?", Settings(measure=measure, legs={"dense": 1.0})))
     assert found.passages[0].document_id == "kelp"
-    assert all(p.semantic is not None for p in found.passages)
+    scores = [p.semantic for p in found.passages]
+    assert scores == sorted(scores, reverse=True)
 
 
 async def test_who_asks_sees_their_own_and_their_groups_documents_only(corpus):
@@ -163,6 +192,25 @@ async def test_who_asks_sees_their_own_and_their_groups_documents_only(corpus):
         identity=Identity("eve"),
     )
     assert mine.total == 0
+
+
+async def test_a_change_that_one_shard_refuses_is_made_by_none(corpus):
+    ann = Identity("ann", ("team",))
+    names = [f"ann/{n}" for n in range(6)]
+    hers = [Document(id=name, title="", text=f"Ann's note {name}.", owner="ann") for name in names]
+    theirs = Document(id="bob/shared", title="", text="Bob's note.", owner="bob", collections=("team",))
+    await corpus(ingest, [*hers, theirs])
+    before = (await corpus(care.documents, Listing(), identity=ann)).documents
+    for change in (
+        (care.delete, [*names, "bob/shared"]),
+        (care.delete_chunks, [f"{name}#0" for name in (*names, "bob/shared")]),
+        (care.change_collections, [*names, "bob/shared"], ["team"], []),
+    ):
+        with pytest.raises(AccessDenied, match="'bob/shared' belongs to someone else"):
+            await corpus(*change, identity=ann)
+        assert (await corpus(care.documents, Listing(), identity=ann)).documents == before
+    assert (await corpus(care.delete, [*names, "no such"], identity=ann)).missing == ("no such",)
+    await corpus(care.delete, ["bob/shared"])
 
 
 async def test_writers_of_two_sessions_do_not_meet(corpus, parts):

@@ -5,7 +5,8 @@ import pytest
 
 from engine.errors import InvalidInput
 from operators.feedback import FeedbackConfig, refine, seeds
-from operators.messages import Ranking
+from operators.messages import Plan, Question, Ranking, Settings
+from operators.plan_question import plan_question
 
 CONFIG = FeedbackConfig(passages=2, weight=1.0)
 
@@ -15,10 +16,20 @@ def ranking(*keys: int) -> Ranking:
     return Ranking("fused", np.array(keys, np.int64), np.linspace(1, 0.1, n).astype(np.float32), np.zeros(n, np.int32))
 
 
+def plan(*legs: str, measure: str = "") -> Plan:
+    return plan_question(Question("who?", Settings(legs=dict.fromkeys(legs, 1.0), measure=measure)))
+
+
 def test_the_first_hits_are_the_seeds():
-    assert seeds(ranking(5, 3, 9), config=CONFIG).keys.tolist() == [5, 3]
-    assert seeds(ranking(5), config=CONFIG).keys.tolist() == [5]
-    assert len(seeds(ranking(), config=CONFIG).keys) == 0
+    hybrid = plan("dense", "lexical")
+    assert seeds(hybrid, ranking(5, 3, 9), config=CONFIG).keys.tolist() == [5, 3]
+    assert seeds(hybrid, ranking(5), config=CONFIG).keys.tolist() == [5]
+    assert len(seeds(hybrid, ranking(), config=CONFIG).keys) == 0
+
+
+def test_what_is_nearest_to_the_question_itself_is_asked_for_by_the_dense_leg_alone_or_by_a_measure():
+    for exact in (plan("dense"), plan("dense", "lexical", measure="l1")):
+        assert len(seeds(exact, ranking(5, 3, 9), config=CONFIG).keys) == 0
 
 
 def test_the_vector_moves_halfway_at_weight_one():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidInput
@@ -198,3 +199,25 @@ def test_a_heavier_leg_never_demotes_what_it_prefers(keys, random, weight, more)
     best = keys[0]
     assert scores_of(heavy)[best] >= scores_of(light)[best]
     assert heavy.keys.tolist().index(best) <= light.keys.tolist().index(best)
+
+
+@given(
+    st.lists(st.permutations(range(40)), min_size=2, max_size=2),
+    st.lists(st.integers(0, 40), min_size=2, max_size=2),
+    st.integers(1, 12),
+    st.sampled_from([Fusion(), BY_SCORES]),
+)
+@settings(deadline=None)
+def test_each_page_is_cut_from_the_same_order_however_deep_the_legs_were_fetched(orders, lengths, at_once, fusion):
+    plan = msgspec.structs.replace(plan_of(dense=1.0, lexical=0.5), candidates=at_once)
+    legs = {"dense": orders[0][: lengths[0]], "lexical": orders[1][: lengths[1]]}
+    before: list[int] = []
+    for depth in (at_once << doubled for doubled in range(7)):
+        fused = fusion(plan, *(ranking(leg, keys[:depth], np.arange(40, 0, -1)[: len(keys[:depth])])
+                               for leg, keys in legs.items()))  # fmt: skip
+        assert fused.keys.tolist()[: len(before)] == before
+        assert set(fused.keys.tolist()) == {key for keys in legs.values() for key in keys[:depth]}
+        assert (np.diff(fused.scores) <= 0).all()
+        assert all(len(ranks) == len(fused.keys) for ranks in fused.ranks.values())
+        before = fused.keys.tolist()
+    assert sorted(before) == sorted({key for keys in legs.values() for key in keys})

@@ -188,7 +188,7 @@ def test_a_question_in_a_language_that_the_embedder_does_not_read_weighs_the_den
 def test_a_later_page_makes_each_leg_fetch_up_to_its_end_in_whole_steps():
     assert [leg.limit for leg in plan_with(limit=10, offset=90).legs] == [100, 100]
     assert [leg.limit for leg in plan_with(limit=10, offset=91).legs] == [200, 200]
-    assert [leg.limit for leg in plan_with(limit=10, offset=250, candidates=50).legs] == [300, 300]
+    assert [leg.limit for leg in plan_with(limit=10, offset=250, candidates=50).legs] == [400, 400]
 
 
 def test_a_threshold_of_the_question_comes_before_that_of_the_corpus():

@@ -107,6 +107,15 @@ def test_chunks_are_listed_and_deleted(headrace, corpus):
     assert deleted == {"documents": 1, "chunks": 1, "missing": []}
 
 
+def test_a_chunk_gets_another_text(headrace, corpus):
+    edited = headrace("edit", "docs/note.txt#0", "A public note on barley.", "--corpus", corpus)
+    assert (edited.exit_code, edited.stdout) == (0, "")
+    (passage,) = told(headrace("search", "barley", "--json", "--scope", "docs/note", "--corpus", corpus))["passages"]
+    assert (passage["text"], passage["edited"]) == ("A public note on barley.", True)
+    ann = headrace("edit", "docs/mill.md#0", "Mine.", "--user", "ann", "--corpus", corpus)
+    refused(ann, "there is no chunk 'docs/mill.md#0'")  # she may not even know of it
+
+
 def test_people_see_and_change_their_own(headrace, corpus):
     assert headrace("collect", "millers", "docs/mill.md", "--corpus", corpus).exit_code == 0
     ann = ("--user", "ann", "--group", "millers", "--corpus", corpus)
@@ -153,6 +162,19 @@ def test_ask_takes_the_same_options(headrace, library):
         (("set", "docs/mill.md", "year"), "'year' is no KEY=VALUE"),
         (("set", "docs/mill.md", "a=1", "a=2"), "'a' is given twice"),
         (("set", "docs/nothing.md", "a=1"), "there is no document 'docs/nothing.md'"),
+        (("edit", "docs/mill.md#9", "x"), "there is no chunk 'docs/mill.md#9'; headrace list --chunks shows"),
+        (("edit", "docs/mill.md", "x"), "'docs/mill.md' is no chunk's id"),
+        (("edit", "docs/mill.md#0", " "), "new text is blank"),
+        (("edit", "docs/mill.md#0", "\udcff"), "half a character"),
+        (("edit", "\udcff#0", "x"), "half a character"),
+        (("delete", "docs/\udcff.md"), "half a character"),
+        (("delete", "--filter", '{"a": "\udcff"}'), "half a character"),
+        (("list", "--scope", "docs/\udcff"), "half a character"),
+        (("list", "--filter", '{"a": "\udcff"}'), "half a character"),
+        (("set", "docs/\udcff.md", "a=1"), "half a character"),
+        (("set", "docs/mill.md", "a=\udcff"), "half a character"),
+        (("collect", "\udcff", "docs/mill.md"), "half a character"),
+        (("collect", "old", "docs/\udcff.md"), "half a character"),
         (("search", "x", "--threshold", "nan"), "threshold"),
         (("search", "x", "--offset", "-1"), "offset"),
         (("import", "nowhere", "--index", "ef=3"), "no exported corpus"),

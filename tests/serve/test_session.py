@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
 
-from engine.errors import AccessDenied, InvalidInput
+from engine.errors import AccessDenied, Incomplete, InvalidInput
 from engine.scope import Identity
 from operators.cite import NO_ANSWER
+from operators.corpus.keys import shard_of
+from operators.corpus.manifest import IndexConfig
+from operators.messages import Partial
 from operators.models.cross_encoder import CrossEncoderConfig
 from operators.models.llamacpp import LlamaCppConfig
 from serve.session import (
@@ -201,9 +206,9 @@ def test_events_keep_their_form_as_json(session):
     assert (first["type"], last["type"]) == ("token", "completed")
     assert last.keys() == {"type", "result", "timestamp_us"}
     assert first["timestamp_us"] <= last["timestamp_us"]
-    [wrong] = session.query_stream(QUESTION, RagRetrievalOptions(filters={"year": {"$nope": 1}}))
-    told = json.loads(msgspec.json.encode(wrong))
-    assert (told["type"], told["error"]["kind"], told["error"]["step"]) == ("error", "InvalidInput", "planner")
+    *_, late = session.query_stream(QUESTION, RagRetrievalOptions(timeout_s=1e-9))
+    told = json.loads(msgspec.json.encode(late))
+    assert (told["type"], told["error"].keys()) == ("error", {"kind", "message", "step", "request_id"})
 
 
 def test_without_context_there_is_a_fixed_answer_without_tokens_or_model(toy):
@@ -242,6 +247,32 @@ def test_an_empty_question_is_refused_at_once(session):
     for ask in (session.search, session.query, session.query_stream):
         with pytest.raises(InvalidInput, match="the question is empty"):
             ask(" \n")
+
+
+def test_what_is_no_option_is_refused_at_once(session):
+    for ask in (session.search, session.query, session.query_stream):
+        with pytest.raises(InvalidInput, match="options is None; expected RagRetrievalOptions"):
+            ask(QUESTION, None)
+
+
+def test_without_a_shard_a_search_fails_and_an_answer_says_what_is_missing(tmp_path):
+    documents = {shard_of(f"d{n}", 5): f"d{n}" for n in range(40)}  # one in each shard
+    config = RagConfig(generator="extractive", index=IndexConfig(shards=5), **SMALL)
+    with headrace_open(tmp_path / "corpus", config) as session:
+        session.ingest([RagDocument(f"Gate {name} opens at dawn.", id=name) for name in documents.values()])
+        assert len(session.search("When does the gate open?")) == 5
+        assert session.query("When does the gate open?").partial is None
+        search = session._graphs.search
+        pool = search._pools[next(stage for stage in search.graph.stages if stage.name == "shard")]
+        os.kill(pool.shards[2].transports[0].pid, signal.SIGKILL)
+        with pytest.raises(Incomplete, match="shards 2 did not answer, and the others hold 80%") as told:
+            session.search("When does the gate open?")
+        assert told.value.shards == (2,)
+        lacking = Partial((2,), pytest.approx(0.8))
+        assert session.query("When does the gate open?").partial == lacking
+        *_, last = session.query_stream("When does the gate open?")
+        assert last.result.partial == lacking
+        assert documents[2] not in {source.document_id for source in last.result.sources}
 
 
 def test_a_session_without_a_language_model_only_retrieves(made, session):
@@ -327,6 +358,71 @@ def test_new_content_replaces_the_old(session):
     assert session.documents().total == 2
 
 
+def test_texts_that_differ_in_white_space_only_are_one_document_in_one_call_and_in_two(session):
+    [one] = session.ingest(["The gate  opens.", "The gate opens."])
+    assert one.outcome == "added"
+    assert [w.outcome for w in session.ingest("The gate opens.")] == ["unchanged"]
+    [other] = session.ingest("The gate\nopens.")
+    assert (other.document_id, other.outcome) == (one.document_id, "replaced")
+    [found] = session.search("gate", RagRetrievalOptions(scope_prefix=one.document_id))
+    assert found.text == "The gate\nopens."
+    session.delete(one.document_id)
+
+
+def test_a_chunk_gets_another_text_that_is_found_at_once(session):
+    session.ingest(RagDocument("The gate opens at dawn.", id="gate"))
+    gate = RagRetrievalOptions(scope_prefix="gate")
+    [before] = session.search("gate", gate)
+    assert not before.edited
+    session.change_chunk("gate#0", "The sluice is shut at night, and someone keeps watch.")
+    [after] = session.search("Who watches the sluice?", gate)
+    assert (after.chunk_id, after.text) == ("gate#0", "The sluice is shut at night, and someone keeps watch.")
+    assert after.edited
+    assert (after.start_offset, after.end_offset) == (before.start_offset, before.end_offset)
+    assert after.token_count > before.token_count
+    for wrong in ("gate#1", "door#0", "gate"):
+        with pytest.raises(InvalidInput, match=wrong):
+            session.change_chunk(wrong, "Text.")
+    with pytest.raises(InvalidInput, match="blank"):
+        session.change_chunk("gate#0", " ")
+    session.ingest(RagDocument("The gate opens at dawn.", id="gate"))  # undoes it
+    [undone] = session.search("gate", gate)
+    assert (undone.text, undone.edited) == ("The gate opens at dawn.", False)
+    session.delete("gate")
+
+
+def test_documents_are_deleted_by_a_filter(session):
+    session.ingest([RagDocument(f"Gate {n}.", id=f"gate{n}", metadata={"n": n}) for n in range(3)])
+    deleted = session.delete_where({"n": {"$gte": 1}})
+    assert (deleted.documents, deleted.chunks, deleted.missing) == (2, 2, ())
+    assert session.documents(scope_prefix="gate").total == 1
+    with pytest.raises(InvalidInput, match="does not let everything through"):
+        session.delete_where({})
+    with pytest.raises(InvalidInput, match="there is no operator"):
+        session.delete_where({"n": {"$nope": 1}})
+    session.delete("gate0")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s.delete(None), "ids is None; expected a document's id, or several"),
+        (lambda s: s.delete([5]), "an id is 5; expected a text"),
+        (lambda s: s.delete("gate\udcff"), "half a character"),
+        (lambda s: s.change_metadata(None, {}), "document_id is None; expected a text"),
+        (lambda s: s.change_metadata("gate", None), "metadata is None; expected a mapping"),
+        (lambda s: s.change_chunk(None, "Text."), "chunk_id is None; expected a text"),
+        (lambda s: s.change_chunk("osprey:doc#0", None), "text is None; expected a text"),
+        (lambda s: s.delete_where(None), "filters is None; expected a mapping"),
+        (lambda s: s.documents(scope_prefix=None), "scope_prefix is None"),
+        (lambda s: s.documents(limit="1"), "limit is '1'; expected a whole number"),
+    ],
+)
+def test_what_is_no_id_text_or_mapping_is_refused_at_the_call(session, change, said):
+    with pytest.raises(InvalidInput, match=said):
+        change(session)
+
+
 def test_metadata_changes_are_seen_at_once_without_embedding(session):
     session.ingest([RagDocument("The gate opens at dawn.", id="gate", metadata={"year": 1999, "kind": "note"})])
     before = embedded(session)
@@ -359,6 +455,9 @@ def test_a_person_sees_and_changes_only_what_is_theirs(session):
     with pytest.raises(EmptyCorpus):
         eve.search("protocol")
     assert eve.delete("kelp:doc").missing == ("kelp:doc",)
+    assert ann.delete_where({"year": 2019}).documents == 0
+    with pytest.raises(AccessDenied):
+        ann.change_chunk("kelp:doc#0", "Mine.")
     assert session.documents().total == 2
 
 
@@ -378,7 +477,12 @@ def test_what_does_not_fit_the_corpus_is_refused_when_it_is_opened(folder, tmp_p
 
 
 def test_a_session_for_reading_changes_nothing(strict):
-    for change in (lambda: strict.ingest("More."), lambda: strict.delete("kelp:doc")):
+    for change in (
+        lambda: strict.ingest("More."),
+        lambda: strict.delete("kelp:doc"),
+        lambda: strict.delete_where({"year": 2019}),
+        lambda: strict.change_chunk("kelp:doc#0", "More."),
+    ):
         with pytest.raises(InvalidInput, match="for reading"):
             change()
     assert strict.documents().total == 2

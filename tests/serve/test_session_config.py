@@ -45,6 +45,14 @@ EVERY = -MAX_SCORE  # a threshold that every passage reaches
         ({"enable_multi_query": True, "generator": "extractive"}, "enable_multi_query needs a language model"),
         ({"generator": "magic"}, 'expected "extractive" or a generator'),
         ({"generator": "extractive", "llm_model_id": "packaged"}, "both say who answers"),
+        ({"generator": 5}, 'generator is 5; expected "extractive" or a generator'),
+        ({"embedding_model_id": None}, "embedding_model_id is None; expected a text"),
+        ({"llm_model_id": None}, "llm_model_id is None; expected a text"),
+        ({"prompt_template": 5}, "prompt_template is 5; expected a text"),
+        ({"index": None}, "index is None; expected an IndexConfig"),
+        ({"reranker": "model", "rerank_results": True}, "reranker is 'model'; expected a CrossEncoderConfig or None"),
+        ({"rerank_results": "no"}, "rerank_results is 'no'; expected True or False"),
+        ({"enable_multi_query": None}, "enable_multi_query is None; expected True or False"),
     ],
 )
 def test_a_wrong_configuration_is_refused_when_it_is_written(given, said):
@@ -59,6 +67,15 @@ def test_a_wrong_configuration_is_refused_when_it_is_written(given, said):
         ({"score_threshold": 2.0}, "score_threshold is 2.0"),
         ({"max_output_tokens": 0}, "max_output_tokens is 0"),
         ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"timeout_s": math.nan}, "timeout_s is nan"),
+        ({"timeout_s": "5"}, "timeout_s is '5'; expected seconds above 0, or None"),
+        ({"timeout_s": True}, "timeout_s is True"),
+        ({"scope_prefix": None}, "scope_prefix is None; expected a text"),
+        ({"scope_prefix": "kelp\udcff"}, "scope_prefix is 'kelp.*half a character"),
+        ({"scope_prefix": "kelp\0"}, "scope_prefix is 'kelp.*NUL"),
+        ({"filters": None}, "filters is None; expected a mapping"),
+        ({"filters": {"a": {"$foo": 1}}}, "there is no operator '\\$foo'"),
+        ({"enable_multi_query": "no"}, "enable_multi_query is 'no'; expected True, False or None"),
         ({"multi_query_count": 2.5}, "multi_query_count is 2.5"),
     ],
 )
@@ -187,6 +204,15 @@ def test_texts_get_ids_from_their_words():
     assert one[0].id.startswith("text-")
 
 
+def test_of_texts_without_id_that_differ_in_white_space_only_the_last_stands():
+    documents = as_documents(["a b", "c", " a\n b ", RagDocument("a\tb")])
+    assert [document.text for document in documents] == ["a\tb", "c"]
+    with pytest.raises(InvalidInput, match="two documents without id have the same text and differ otherwise.*'a b'"):
+        as_documents([RagDocument("a b", metadata={"year": 1}), RagDocument("a b", metadata={"year": 2})])
+    with pytest.raises(InvalidInput, match="two different documents have the id 'x'"):
+        as_documents([RagDocument("a b", "x"), RagDocument("a  b", "x")])
+
+
 def test_documents_keep_their_order_and_one_given_twice_is_one():
     guide, note = RagDocument("Close the gate.", id="guide", metadata={"year": 2026}), "Open it."
     documents = as_documents(iter([note, guide, note, guide]))
@@ -210,6 +236,7 @@ def test_batches_keep_order_and_bounds():
         (" \n", "text of a document without id is empty"),
         ([RagDocument("a", id="x"), RagDocument("b", id="x")], "two different documents have the id 'x'"),
         ([b"bytes"], "cannot ingest a bytes"),
+        (None, "cannot ingest a NoneType"),
     ],
 )
 def test_wrong_documents_are_refused(given, said):
@@ -222,6 +249,23 @@ def test_an_empty_document_is_refused_when_it_is_written():
         RagDocument("  ", id="x")
     with pytest.raises(InvalidInput, match="metadata of document 'x' are a list"):
         RagDocument("a", id="x", metadata=["year"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"text": None}, "text of a document without id is None; expected a text"),
+        ({"id": 5}, "id of document 5 is 5; expected a text"),
+        ({"id": None}, "id of a document without id is None; expected a text"),
+        ({"owner": None, "id": "x"}, "owner of document 'x' is None; expected a text"),
+        ({"title": 1}, "title of a document without id is 1"),
+        ({"collections": "sea"}, "collections of a document without id are 'sea'; expected a tuple of texts"),
+        ({"collections": (5,)}, "collections of a document without id are .5,.; expected a tuple of texts"),
+    ],
+)
+def test_what_is_no_text_is_refused_when_the_document_is_written(given, said):
+    with pytest.raises(InvalidInput, match=said):
+        RagDocument(**({"text": "a"} | given))
 
 
 def test_a_file_is_read_with_its_name_as_id(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.clock import VirtualClock
-from engine.errors import Cancelled, InvalidInput
+from engine.errors import Cancelled, Incomplete, InvalidInput
 from engine.graph import graph
 from engine.run import Session
 from engine.scope import Scope
@@ -18,6 +18,7 @@ from operators.messages import (
     DocumentPage,
     Event,
     Listing,
+    Partial,
     Passage,
     Plan,
     Question,
@@ -35,7 +36,8 @@ from serve.session_question import FUSED_DEPTH, AskedQuestion
 
 ASKED = "Who built the mill?"
 TEXTS = {"mill": "Ida Brandt built the mill in 1924.", "weir": "The weir is old.", "gate": "The gate opens at dawn."}
-FINDS = {ASKED: ["weir", "mill"], "Whose work is the mill?": ["mill", "gate"], "nothing": []}
+FINDS = {ASKED: ["weir", "mill"], "Whose work is the mill?": ["mill", "gate"], "nothing": [], "lost": []}
+LACKS = {"Whose work is the mill?": Partial((1, 3), 0.75), "lost": Partial((2,), 0.9)}
 
 
 def passage(name):
@@ -54,7 +56,7 @@ def searching(clock, asked):
         if question.text == "gone":
             raise Cancelled("the caller went away")
         await clock.sleep(2)
-        return Results(plan_question(question), tuple(map(passage, FINDS[question.text])))
+        return Results(plan_question(question), tuple(map(passage, FINDS[question.text])), LACKS.get(question.text))
 
     @graph
     def search(question: Question) -> Results:
@@ -129,7 +131,9 @@ async def asked_of(clock, *, text=ASKED, wordings=(), documents=1, limit=5, cont
         documents=await engine.start(listing(documents)),
         ingest=None,
         delete=None,
+        delete_where=None,
         change_metadata=None,
+        change_chunk=None,
         stats=None,
         measure=token_measure(EmbedderConfig()),
     )
@@ -144,7 +148,11 @@ async def asked_of(clock, *, text=ASKED, wordings=(), documents=1, limit=5, cont
 
 
 async def result_of(clock, question):
-    task = asyncio.create_task(question.result())
+    return await finished(clock, question.result())
+
+
+async def finished(clock, work):
+    task = asyncio.create_task(work)
     while not task.done():
         await clock.advance(1)
     return await task
@@ -236,6 +244,33 @@ async def test_without_a_document_it_is_an_error():
     question, _ = await asked_of(clock, text="nothing", documents=0)
     with pytest.raises(EmptyCorpus):
         await result_of(clock, question)
+
+
+async def test_an_answer_from_a_part_of_the_corpus_says_so():
+    clock = VirtualClock()
+    question, _ = await asked_of(clock, text="Whose work is the mill?")
+    assert (await result_of(clock, question)).partial == Partial((1, 3), 0.75)
+    question, _ = await asked_of(clock, wordings=["Whose work is the mill?"])
+    *_, completed = await finished(clock, _all(question.events()))
+    assert completed.result.partial == Partial((1, 3), 0.75)
+    question, _ = await asked_of(clock)
+    assert (await result_of(clock, question)).partial is None
+
+
+async def test_passages_alone_are_of_the_whole_corpus_or_an_error():
+    clock = VirtualClock()
+    question, _ = await asked_of(clock, text="Whose work is the mill?")
+    with pytest.raises(Incomplete, match="shards 1, 3 did not answer, and the others hold 75%") as told:
+        await finished(clock, question.whole())
+    assert (told.value.shards, told.value.coverage, told.value.request_id) == ((1, 3), 0.75, "q-1")
+    question, _ = await asked_of(clock)
+    assert [p.document_id for p in (await finished(clock, question.whole())).passages] == ["weir", "mill"]
+
+
+async def test_where_a_shard_is_missing_the_corpus_is_not_called_empty():
+    clock = VirtualClock()
+    question, _ = await asked_of(clock, text="lost", documents=0)
+    assert (await result_of(clock, question)).partial == Partial((2,), 0.9)
 
 
 async def _all(events):

@@ -1,10 +1,13 @@
+import math
+
 import msgspec
 import numpy as np
 import pytest
 
 from engine.errors import InvalidInput
-from operators.corpus.content import MAX_LENGTH, MAX_NESTING, check_metadata, comparable, prepared
+from operators.corpus.content import MAX_LENGTH, MAX_NESTING, check, check_metadata, comparable, prepared
 from operators.corpus.measures import MEASURES, semantic_scores
+from operators.messages import Document
 
 
 def vectors(*lengths: float) -> np.ndarray:
@@ -43,7 +46,23 @@ def nested(levels: int) -> dict:
 
 
 def test_metadata_that_filters_could_not_read_later_is_refused() -> None:
-    check_metadata("d", {"a": [2**1023, True, None, "x", 1.5], "b": nested(MAX_NESTING - 1)})
-    for bad in ({"a": [10**400]}, {"a": 10**5000}, {"a": nested(MAX_NESTING)}, {"a": [[nested(900)]]}):
+    check_metadata("d", {"a": [2**64 - 1, -(2**63), True, None, "x", 1.5], "b": nested(MAX_NESTING - 1)})
+    for bad in (
+        {"a": nested(MAX_NESTING)},
+        {"a": [[nested(900)]]},
+        {"a": nested(100_000)},
+        {"a": 10**5000},
+        *({"a": [{"b": number}]} for number in (2**64, -(2**63) - 1, 10**400, math.nan, math.inf, -math.inf)),
+        {"a": {1: 2}},
+    ):
         with pytest.raises(InvalidInput, match="document 'd': metadata must be JSON values: "):
             check_metadata("d", bad)
+    with pytest.raises(InvalidInput, match="metadata are None; expected an object"):
+        check_metadata("d", None)
+
+
+@pytest.mark.parametrize("field", ["id", "title", "text", "source", "media_type", "owner"])
+def test_a_document_whose_texts_are_none_is_refused(field: str) -> None:
+    document = msgspec.structs.replace(Document(id="d", title="", text=""), **{field: None})
+    with pytest.raises(InvalidInput, match=f"its {field} is None; expected a text"):
+        check(document)

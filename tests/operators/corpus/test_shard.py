@@ -20,6 +20,7 @@ from operators.corpus.merge import merge_passages, merge_rankings, merge_statist
 from operators.corpus.shard import Shard
 from operators.filter_parse import parse_filter
 from operators.messages import Deleted, Edit, Passage, Ranking, Written
+from tests.operators.corpus.conftest import DIMENSION
 from tests.until import until
 
 
@@ -388,3 +389,26 @@ async def test_a_batch_of_deletions_is_one_rebuild(shard, make, monkeypatch) -> 
 
     await until(done)
     assert (rebuilt, removed) == ([500], [2_500])
+
+
+async def test_a_reader_elsewhere_finds_by_words_what_is_written_soon_after(tmp_path, make, plan, monkeypatch) -> None:
+    monkeypatch.setattr("operators.corpus.shard.PUBLISHED_WITHIN_S", 0.05)
+    create_corpus(tmp_path / "corpus", CorpusConfig(embedder="test", dimension=DIMENSION))
+    writer = Shard.open(str(tmp_path / "corpus"), 0, writable=True)
+    reader = Shard.open(str(tmp_path / "corpus"), 0)
+
+    async def found() -> int:
+        return len((await reader.lexical(plan("fox"), None)).keys)
+
+    assert await found() == 0
+    for number in (1, 2):
+        await writer.write([make(f"d{number}", f"fox {number}")])
+
+        async def there(number: int = number) -> bool:
+            return await found() == number
+
+        await until(there)
+    await writer.write([make("late", "fox")])  # closed before it is its time
+    await writer.aclose()
+    assert await found() == 3
+    await reader.aclose()
