@@ -65,7 +65,8 @@ def headrace_open(directory: str | Path, config: RagConfig | None = None, *, rea
     """Opens the corpus in a folder, and makes it first when there is none; loads the models, which takes seconds.
 
     What the session changes is on the disk when the call that changes it returns: opening the folder again, in another
-    process or after a crash, finds it.
+    process or after a crash, finds it. A process that has it open finds changes by vectors at once, by words within two
+    seconds.
 
     Args:
         directory: The folder. One session at a time may write to it, any number read.
@@ -82,7 +83,8 @@ def headrace_open(directory: str | Path, config: RagConfig | None = None, *, rea
             session.ingest([RagDocument("The mill was built by Ida Brandt.", id="mill")])
             print(session.query("Who built the mill?").answer)
     """
-    config = config or RagConfig()
+    config = RagConfig() if config is None else config
+    check_kind("config", config, RagConfig, "a RagConfig")
     model, dimension = embedder_identity(config.embedder)
     if config.embedding_dimension not in {None, dimension}:
         raise InvalidInput(

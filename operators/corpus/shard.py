@@ -229,10 +229,11 @@ class Shard(ShardReader):
 
     async def _write(self, work: Callable[[Changes], _Result]) -> _Result:
         self._refuse_unless_writable()
-        result = await self._commits.submit(work)
-        if self._publishing is None and not self._closed:
-            self._publishing = asyncio.get_running_loop().call_later(PUBLISHED_WITHIN_S, self._publish)
-        return result
+        try:
+            return await self._commits.submit(work)
+        finally:  # one that was cancelled may be carried out all the same
+            if self._publishing is None and not self._closed:
+                self._publishing = asyncio.get_running_loop().call_later(PUBLISHED_WITHIN_S, self._publish)
 
     def _publish(self) -> None:
         """Lets readers elsewhere find by words what was written; the next write or the closing mends a failure."""
