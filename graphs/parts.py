@@ -42,7 +42,7 @@ from operators.models.embedder_files import embedder_identity
 from operators.plan_question import PlanConfig, plan_question
 from operators.prompt import PromptConfig, build_prompt, prompt_texts
 from operators.rerank import Reranker
-from operators.select import cut_to_candidates, cut_to_limit, in_order, owners_of_fetch, owners_of_plan, page, results
+from operators.select import as_ranked, cut_to_candidates, cut_to_limit, owners_of_fetch, owners_of_plan, page, results
 
 RETRIEVAL = Policy(idempotent=True, hedged=0.05, time=0.4, coverage=0.75)
 """With several shards: three quarters of the documents will do when a shard died or 40 % of the time is spent."""
@@ -85,7 +85,7 @@ def empty(leg: str) -> Ranking:
 
 _best = step(cut_to_limit, name="best")
 _candidates = step(cut_to_candidates, name="candidates")
-_in_order = step(in_order)
+_as_ranked = step(as_ranked)
 _results = step(results)
 _page = step(page)
 _cite = step(cite)
@@ -158,7 +158,7 @@ class Parts:
         best = _candidates(plan, hits) if reranked else _best(plan, hits)
         passages = self._fetch(plan, vector, best)
         if self.profile.corpus.config.shards > 1:
-            passages = _in_order(best, passages)
+            passages = _as_ranked(best, passages)
         found = _results(plan, passages)
         return _page(self._rerank(plan, found) if reranked else found)
 

@@ -65,8 +65,9 @@ class Fusion:
             rankings: One a leg, best first, in any order; a key that one repeats counts where it stands first.
 
         Returns:
-            Ranking of leg `FUSED`, float32 scores, highest first, equal scores by ascending key. Its `ranks` hold one
-            list a leg of the plan, 0 where the leg does not have the hit. It is not cut: whoever fetches texts cuts.
+            Ranking of leg `FUSED`, float32 scores, highest first, equal scores by ascending key unless they are of
+            different depths. Its `ranks` hold one list a leg of the plan, 0 where the leg does not have the hit at
+            that depth. It is not cut: whoever fetches texts cuts.
 
         Raises:
             InvalidInput: A leg is there twice, or, in "scores", holds a score that is not finite.
@@ -120,11 +121,10 @@ class Fusion:
 def _followed(first: Ranking, deeper: Ranking) -> Ranking:
     """A fused ranking, and behind it what a deeper one has more, with scores that go on falling."""
     more = np.flatnonzero(~np.isin(deeper.keys, first.keys))
-    lowest = first.scores[-1:].tolist() or [1.0]
     return Ranking(
         FUSED,
         np.concatenate([first.keys, deeper.keys[more]]),
-        np.concatenate([first.scores, np.minimum(deeper.scores[more], np.float32(lowest[0]))]),
+        np.concatenate([first.scores, np.minimum(deeper.scores[more], first.scores[-1])]),
         np.concatenate([first.shards, deeper.shards[more]]),
         {name: [*ranks, *(deeper.ranks[name][i] for i in more)] for name, ranks in first.ranks.items()},
     )

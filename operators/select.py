@@ -19,8 +19,9 @@ def cut_to_limit(plan: Plan, ranking: Ranking) -> Ranking:
 
 
 def cut_to_candidates(plan: Plan, ranking: Ranking) -> Ranking:
-    """The hits that a reranker reads, and at least those up to the end of the page."""
-    return head(ranking, max(plan.offset + plan.limit, plan.rerank_candidates))
+    """The hits that a reranker reads, and those up to the end of the page; all when a threshold leaves some out."""
+    upto = max(plan.offset + plan.limit, plan.rerank_candidates)
+    return ranking if plan.score_threshold is not None else head(ranking, upto)
 
 
 def head(ranking: Ranking, n: int) -> Ranking:
@@ -50,7 +51,7 @@ def owners_of_fetch(shards: int, plan: Plan, vector: np.ndarray, ranking: Rankin
     return [None if own is None else (plan, vector, ranking) for own in owners(shards, ranking)]
 
 
-def in_order(ranking: Ranking, passages: list[Passage]) -> list[Passage]:
+def as_ranked(ranking: Ranking, passages: list[Passage]) -> list[Passage]:
     """The passages that several shards fetched, in the ranking's order: equal scores do not tell it."""
     place_of = {key: place for place, key in enumerate(ranking.keys.tolist())}
     return sorted(passages, key=lambda passage: place_of[key_of_chunk_id(passage.chunk_id)])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
+import reprlib
 from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Final
 
 from engine.errors import InvalidInput
 
-_UNSTORABLE: Final = {re.compile("\0"): "a NUL character", re.compile("[\ud800-\udfff]"): "half a character"}
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _SHOWN: Final = 80  # characters of a text that a message shows
 
 
@@ -21,19 +21,25 @@ def check_kind(name: str, value: Any, kind: type[Any] | UnionType, expected: str
         InvalidInput: It is of another type.
     """
     if not isinstance(value, kind):
-        raise InvalidInput(f"{name} is {value!r}; expected {expected}")
+        raise InvalidInput(f"{name} is {reprlib.repr(value)}; expected {expected}")
 
 
-def check_text(name: str, value: Any) -> None:
+def check_text(name: str, value: Any, *, nul: bool = False) -> None:
     """Refuses what is no text that a corpus can hold.
+
+    Args:
+        name: Of the value, for people.
+        value: What was given.
+        nul: Whether it may hold NUL, as texts of documents may and names may not.
 
     Raises:
         InvalidInput: It is no text, or holds NUL or half a character, as a command's argument does that is no UTF-8.
     """
     check_kind(name, value, str, "a text")
-    for unstorable, what in _UNSTORABLE.items():
-        if unstorable.search(value):
-            raise InvalidInput(f"{name} is {value[:_SHOWN]!r}, which holds {what}; expected a text in UTF-8")
+    half = _HALF_CHARACTER.search(value)
+    if half or ("\0" in value and not nul):
+        what = "half a character" if half else "a NUL character"
+        raise InvalidInput(f"{name} is {value[:_SHOWN]!r}, which holds {what}; expected a text in UTF-8")
 
 
 def check_whole(
@@ -58,7 +64,7 @@ def check_share(name: str, value: Any) -> None:
     Raises:
         InvalidInput: It is none.
     """
-    if value is not None and not (_is_number(value) and math.isfinite(value) and 0 <= value <= 1):
+    if value is not None and not (_is_number(value) and 0 <= value <= 1):  # NaN is not
         raise InvalidInput(f"{name} is {value!r}; expected 0 (every passage) to 1")
 
 

@@ -202,7 +202,7 @@ class RagSession:
         check_text("document_id", document_id)
         check_kind("metadata", metadata, Mapping, "a mapping")
         change = self._graphs.change_metadata.within(self._scope())
-        if not self._wait(change(document_id, metadata, replace)):
+        if not self._wait(change(document_id, dict(metadata), replace)):
             raise InvalidInput(f"there is no document {document_id!r}; ingest it first")
 
     def change_chunk(self, chunk_id: str, text: str) -> None:
@@ -222,7 +222,7 @@ class RagSession:
         """
         self._refuse_when_read_only()
         check_text("chunk_id", chunk_id)
-        check_text("text", text)
+        check_text("text", text, nul=True)
         if not self._wait(self._graphs.change_chunk.within(self._scope())(chunk_id, text)):
             raise InvalidInput(f"there is no chunk {chunk_id!r}; searches give the ids of those that there are")
 

@@ -86,7 +86,7 @@ class RagDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             text=self.text,
             source=self.source,
             media_type=self.media_type,
-            metadata=self.metadata,
+            metadata=dict(self.metadata),
             owner=self.owner,
             collections=self.collections,
         )

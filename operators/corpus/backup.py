@@ -15,7 +15,7 @@ from operators.corpus.schema import connect
 from operators.corpus.whole_folder import whole_folder
 
 _PAGES_AT_ONCE = 4096  # 16 MiB between two reports of progress
-_TRIES = 3
+_TRIES, _LEXICAL_TRIES = 3, 10
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -88,18 +88,33 @@ def _copied_dense(source: Path, copy: Path) -> bool:
 
 
 def _copied_lexical(source: Path, copy: Path) -> bool:
-    """Copies Lucene's files, which it writes once; between two commits it deletes none that the first one names."""
-    for _ in range(_TRIES):
-        before = _commits(source)
-        try:
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("write.lock"))
-        except (shutil.Error, FileNotFoundError):  # a file went while it was copied
-            pass
-        else:
-            if before and before == _commits(source) == _commits(copy):
-                return True
-        shutil.rmtree(copy, ignore_errors=True)
-    return not _commits(source)
+    """Copies Lucene's files, which it writes once; between two commits it deletes none that the first one names.
+
+    A commit that comes meanwhile leaves little to copy the next time.
+    """
+    if not _commits(source):
+        return True
+    copy.mkdir()
+    for _ in range(_LEXICAL_TRIES):
+        before, names = _commits(source), {path.name for path in source.iterdir()} - {"write.lock"}
+        whole = all(_is_copied(source / name, copy / name) for name in names)
+        for path in copy.iterdir():
+            if path.name not in names:
+                path.unlink()
+        if whole and before == _commits(source) == _commits(copy):
+            return True
+    shutil.rmtree(copy)
+    return False
+
+
+def _is_copied(file: Path, to: Path) -> bool:
+    """Copies a file unless that is done; False if it went meanwhile."""
+    try:
+        if not to.exists() or to.stat().st_size != file.stat().st_size:
+            shutil.copyfile(file, to)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _commits(folder: Path) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,11 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from engine.errors import StorageError
+from engine.errors import HeadraceError, StorageError
 from engine.scope import Identity, current_scope
 from operators.corpus.changes import Changes
 from operators.corpus.store import Store
 
+_log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _Outcome = tuple[Any, BaseException | None]  # what a write returned, or how it failed
 _AT_ONCE = 64  # writes of one transaction
@@ -32,9 +35,9 @@ class GroupCommit:
     A write that fails is undone by itself; the others of its transaction stand. A write is acknowledged when its
     transaction is on the disk (SQLite's WAL is synced) and `follow` has made it visible to searches.
 
-    When that sync fails, SQLite takes the transaction back, and yet it lies whole in the WAL until another one is
-    written over it: whoever opens the database before finds it. So the write is refused as in doubt, and `close` tries
-    to write over it.
+    When that sync fails, or what follows it, SQLite takes the transaction back, and yet it lies whole in the WAL until
+    another one is written over it: whoever opens the database before finds it. So the write is refused as in doubt, and
+    `close` tries to write over it.
 
     Args:
         store: The connection that writes; nobody else uses it.
@@ -67,11 +70,15 @@ class GroupCommit:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def start(self, work: Callable[[], object]) -> None:
-        """As `run`, for what nobody waits for; that the disk refuses it is nobody's concern."""
+        """As `run`, for what nobody waits for: that the disk refuses it is no news to those who write."""
 
         def try_to() -> None:
-            with suppress(StorageError), storage_errors("it will be tried again"):
+            try:
                 work()
+            except OSError:
+                pass
+            except Exception:  # noqa: BLE001 - told to who reads logs
+                _log.exception("work of a shard that nobody waits for failed")
 
         self._thread.submit(try_to)
 
@@ -93,7 +100,7 @@ class GroupCommit:
             with storage_errors("the change is stored and its index will follow when there is room"):
                 self._follow()
         except BaseException as error:  # noqa: BLE001 - handed to the callers, who wait for it
-            outcomes = [(None, failure or error) for _, failure in outcomes]
+            outcomes = [(None, failure or _own(error)) for _, failure in outcomes]
         for write, (value, failure) in zip(writes, outcomes, strict=True):
             if failure is None:
                 write.done.set_result(value)
@@ -116,7 +123,9 @@ class GroupCommit:
         try:
             self._store.db.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_IOERR_FSYNC:
+            # Or what follows the sync failed: only of an incomplete write it is known that it will not be found.
+            code = error.sqlite_errorcode
+            if code & 0xFF != sqlite3.SQLITE_IOERR or code == sqlite3.SQLITE_IOERR_WRITE:
                 raise
             self._in_doubt = True
             raise StorageError(
@@ -146,6 +155,15 @@ class GroupCommit:
             return None, error
         db.execute("RELEASE one")
         return value, None
+
+
+def _own(error: BaseException) -> BaseException:
+    """A copy for one of several who are told: each adds whose request it was."""
+    if not isinstance(error, HeadraceError):
+        return error
+    told = copy.copy(error)
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _is_the_disks(error: BaseException) -> bool:

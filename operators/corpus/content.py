@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import reprlib
 from typing import Any
 
 import msgspec
@@ -66,7 +67,9 @@ def check(document: Document) -> None:
     for name in _TEXTS:
         if not isinstance(getattr(document, name), str):
             value = getattr(document, name)
-            raise InvalidInput(f"document {document.id!r}: its {name} is {value!r}; expected a text")
+            raise InvalidInput(f"document {document.id!r}: its {name} is {reprlib.repr(value)}; expected a text")
+    if not all(isinstance(name, str) for name in document.collections):
+        raise InvalidInput(f"document {document.id!r}: its collections are {document.collections!r}; expected texts")
     if not 0 < len(document.id.encode(errors="replace")) <= MAX_ID_BYTES:
         raise InvalidInput(f"document id {document.id[:80]!r}: expected 1 to {MAX_ID_BYTES} bytes")
     names = "".join((document.id, document.title, document.source, document.media_type, document.owner))
@@ -96,7 +99,7 @@ def check_metadata(document_id: str, metadata: Metadata) -> None:
     """
     if not isinstance(metadata, dict):
         raise InvalidInput(
-            f"document {document_id!r}: metadata are {metadata!r}; expected an object of keys and values"
+            f"document {document_id!r}: metadata are {reprlib.repr(metadata)}; expected an object of keys and values"
         )
     try:
         _check_json(metadata)

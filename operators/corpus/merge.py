@@ -12,6 +12,7 @@ import numpy as np
 
 from operators.corpus.keys import key_of_chunk_id
 from operators.messages import (
+    MAX_LISTED,
     ChunkPage,
     Deleted,
     DocumentPage,
@@ -91,7 +92,8 @@ def merge_deleted(deleted: Sequence[Deleted]) -> Deleted:
 
 def up_to_page(shards: int, listing: Listing) -> list[tuple[Any, ...] | None]:
     """What each shard is asked for one page of all of them: everything up to its end."""
-    return [(msgspec.structs.replace(listing, offset=0, limit=listing.offset + listing.limit),)] * shards
+    end = min(listing.offset + listing.limit, MAX_LISTED)
+    return [(msgspec.structs.replace(listing, offset=0, limit=end),)] * shards
 
 
 def cut_documents(listing: Listing, found: DocumentPage) -> DocumentPage:

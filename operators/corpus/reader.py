@@ -98,9 +98,9 @@ class ShardReader:
 
     @property
     def weight(self) -> float:
-        """Documents here, counted at most once a second, in the event loop's thread."""
+        """Documents here, counted at most once a second when there are some, in the event loop's thread."""
         now = time.monotonic()
-        if self._counted[0] != self.epoch and now >= self._counted[1]:
+        if self._counted[0] != self.epoch and (now >= self._counted[1] or not self._counted[2]):
             self._counted = self.epoch, now + _COUNTED_EVERY_S, self._reads.own.documents()
         return float(self._counted[2])
 
@@ -230,13 +230,18 @@ class ShardReader:
     async def unchanged(self, documents: list[Document], chunking: str = "") -> dict[str, bool]:
         """For each document's id, whether it is stored as it is, cut in the same way: then it need not be embedded.
 
+        Of two versions of one document each must be the stored one.
+
         Raises:
             InvalidInput: A document cannot be stored.
         """
         for document in documents:
             check(document)
         flags = await self._read(lambda store, scope: store.unchanged(documents, chunking, visible_to(scope.identity)))
-        return {document.id: flag for document, flag in zip(documents, flags, strict=True)}
+        unchanged = dict.fromkeys((document.id for document in documents), True)
+        for document, flag in zip(documents, flags, strict=True):
+            unchanged[document.id] &= flag
+        return unchanged
 
     async def known_vectors(self, hashes: list[bytes]) -> KnownVectors:
         """The vectors that are here of what has those hashes (see chunk_hash), so that it need not be embedded."""

@@ -45,7 +45,7 @@ class Shard(ShardReader):
             self._truth.checkpoint()
         self._commits = GroupCommit(self._truth, lambda: self._indexes.follow(self._truth), name=f"shard-{index}-write")
         self._verification: Verification | None = None
-        self._publishing: asyncio.TimerHandle | None = None
+        self._publishing: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
 
     @classmethod
     def open(cls, directory: str, index: int, *, writable: bool = False, threads: int = 2) -> Shard:
@@ -232,8 +232,9 @@ class Shard(ShardReader):
         try:
             return await self._commits.submit(work)
         finally:  # one that was cancelled may be carried out all the same
-            if self._publishing is None and not self._closed:
-                self._publishing = asyncio.get_running_loop().call_later(PUBLISHED_WITHIN_S, self._publish)
+            loop = asyncio.get_running_loop()
+            if not self._closed and (self._publishing is None or self._publishing[0] is not loop):  # that one has ended
+                self._publishing = loop, loop.call_later(PUBLISHED_WITHIN_S, self._publish)
 
     def _publish(self) -> None:
         """Lets readers elsewhere find by words what was written; the next write or the closing mends a failure."""
@@ -243,7 +244,7 @@ class Shard(ShardReader):
     async def aclose(self) -> None:
         """As ShardReader's."""
         if self._publishing is not None:
-            self._publishing.cancel()
+            self._publishing[1].cancel()
             self._publishing = None
         await super().aclose()
 

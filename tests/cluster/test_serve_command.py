@@ -30,11 +30,10 @@ def served(tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-m", "serve.cli", "serve", "--corpus", str(corpus), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    url = re.search(r"http://\S+", process.stderr.readline())[0]
-    while "ready" not in (line := process.stderr.readline()):
-        assert line, "it ended before it was ready"
-    folder = _folder_of(process.pid)
     try:
+        url = re.search(r"http://\S+", _said(process, "http://"))[0]
+        _said(process, "ready")
+        folder = _folder_of(process.pid)
         yield url, folder
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -43,6 +42,15 @@ def served(tmp_path_factory):
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def _said(process: subprocess.Popen[str], what: str) -> str:
+    """The next line that holds `what`; Ray may say things, too."""
+    lines = []
+    while what not in (line := process.stderr.readline()):
+        lines.append(line)
+        assert line, f"it ended before it said {what!r}: {''.join(lines)}"
+    return line
 
 
 def _folder_of(pid: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
+import shutil
+import sqlite3
 import subprocess
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,10 +42,11 @@ def refusing_disks(stage: Stage, count: int | None, chance: random.Random) -> di
     calls, acknowledged = stage.record()
     syncs = [n for n, call in enumerate(calls, 1) if call.kind == "s"]
     points = [(n, *refusal) for n in range(1, len(calls) + 1) for refusal in REFUSALS]
-    points = [(*point, ENDS[sum(point[:2]) % len(ENDS)]) for point in points]
+    points = [(*point, ENDS[sum(point[:2]) % len(ENDS)]) for point in points]  # each end for a third of them
     points += sorted({(n, *BROKEN, end) for n in syncs for end in ENDS} - set(points))
     first_commit = max(n for n in syncs if n <= acknowledged[0][1] and calls[n - 1].path.endswith("-wal"))
-    some = [*sample(points, count, chance), (first_commit, *BROKEN, CLOSED_MEANWHILE)]
+    in_doubt = [(first_commit, *BROKEN, end) for end in (CLOSED_MEANWHILE, CLOSED_AFTERWARDS)]
+    some = [*sample(points, count, chance), *in_doubt]
     refused, found, sufferer = 0, 0, Child(_endure)
     for order in told(some, "refusals"):
         stage.begin()
@@ -83,13 +86,25 @@ async def _refused(directory: str, control: Control, order: tuple[int, int, str,
             await shard.aclose()
     control.order()
     if end == CLOSED_AFTERWARDS:
-        await shard.aclose()
+        await _closed_and_killed(shard, Path(directory))
     there = rows
     if end != GOES_ON:
         shard = Shard.open(directory, 0, writable=True)
         there = await _either(shard, rows, doubtful if end == CLOSED_MEANWHILE else rows, "opened again")
     await _work_again(shard, directory, there)
     return refused + more, there != rows
+
+
+async def _closed_and_killed(shard: Shard, directory: Path) -> None:
+    """Closes the shard while someone else reads, so that SQLite keeps its log, and then kills them."""
+    left = directory.with_name("left")
+    (store,) = directory.glob("shards/*/store.sqlite")
+    with contextlib.closing(sqlite3.connect(store)) as reader:
+        reader.execute("SELECT seq FROM state").fetchone()
+        await shard.aclose()
+        shutil.copytree(directory, left, ignore=shutil.ignore_patterns("*-shm"))
+    shutil.rmtree(directory)
+    left.rename(directory)
 
 
 async def _as_far_as_possible(shard: Shard) -> tuple[Rows, Rows, int]:
@@ -111,6 +126,8 @@ async def _as_far_as_possible(shard: Shard) -> tuple[Rows, Rows, int]:
             if error.in_doubt:
                 assert rows == before, f"{one} was in doubt, and could be seen"
                 doubtful = applied(rows, one)
+            elif rows != before:
+                doubtful = rows
     return rows, doubtful, refused
 
 

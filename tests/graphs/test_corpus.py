@@ -13,7 +13,7 @@ from graphs.parts import Parts, Profile
 from graphs.search import search
 from operators.corpus.manifest import CorpusConfig, create_corpus
 from operators.filter_parse import parse_filter
-from operators.messages import Deleted, Document, Listing, Question, Settings
+from operators.messages import MAX_LISTED, Deleted, Document, Listing, Question, Settings
 from operators.models.embedder import EmbedderConfig
 from operators.models.embedder_files import embedder_identity
 
@@ -149,8 +149,13 @@ async def test_pages_far_behind_the_candidates_hold_each_hit_once(corpus):
     pages = [await corpus.found("the keel of a boat", limit=5, offset=n, **asked) for n in range(0, 30, 5)]
     assert [len(page) for page in pages] == [5, 5, 5, 5, 4, 0]
     assert {id for page in pages for id in page} == {note.id for note in notes}
-    assert await corpus.found("the keel of a boat", limit=20, scope_prefix="note/", candidates=20) != []
     await corpus(care.delete, [note.id for note in notes])
+
+
+async def test_lists_end_where_numbers_do(corpus):
+    for listing in (Listing(offset=1, limit=MAX_LISTED), Listing(offset=MAX_LISTED)):
+        page = await corpus(care.documents, listing)
+        assert (len(page.documents), page.total) == (max(0, 3 - listing.offset), 3)
 
 
 @pytest.mark.parametrize(

@@ -26,3 +26,18 @@ async def test_a_profile_with_a_cross_encoder_orders_by_it_and_explain_shows_it(
     scores = [p.score for p in found.passages]
     assert scores == sorted(scores, reverse=True)
     assert "rerank" in {s.step for s in trace.spans}
+
+
+async def test_pages_of_what_reaches_a_threshold_are_cut_from_one_reranked_order(corpus, tmp_path):
+    config = CrossEncoderConfig(model=str(build_cross_encoder(tmp_path / "cross-encoder")))
+    async with start(search(Parts(Profile(corpus, reranker=config)))) as ask:
+
+        async def found(limit: int, offset: int = 0, bar: float = -1.0) -> list[str]:
+            settings = Settings(limit=limit, offset=offset, rerank_candidates=1, score_threshold=bar)
+            return [p.chunk_id for p in (await ask(Question("Who built the mill?", settings))).passages]
+
+        everything = (await ask(Question("Who built the mill?", Settings(limit=50)))).passages
+        bar = sorted(p.semantic for p in everything)[len(everything) // 2]
+        whole = await found(50, bar=bar)
+        assert 2 <= len(whole) < len(everything)
+        assert [await found(1, n, bar) for n in range(len(whole) + 1)] == [*([chunk] for chunk in whole), []]

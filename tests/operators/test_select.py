@@ -28,7 +28,7 @@ def passages(*semantic: float | None) -> list[Passage]:
         ({}, 10, 50),
         ({"limit": 3, "offset": 4}, 7, 50),
         ({"limit": 60, "offset": 10}, 70, 70),
-        ({"score_threshold": 0.1}, 100, 50),
+        ({"score_threshold": 0.1}, 100, 100),
     ],
 )
 def test_texts_are_fetched_up_to_the_end_of_the_page(settings, limited, reranked) -> None:

@@ -107,7 +107,8 @@ public final class MixedAnalyzer extends Analyzer {
       int symbol = SYMBOLS.indexOf(character);
       if (character == '\u3005' && i > 0) character = composed.charAt(i - 1); // repeats the one before it
       if (symbol < 0 || !symbols.region(i, composed.length()).lookingAt()) {
-        if (character < '\u0300' || character > '\u036f') made.append(PLAIN[character]); // else an accent by itself
+        boolean accent = character >= '\u0300' && character <= '\u036f'; // one that no letter is composed with
+        if (!accent) made.append(PLAIN[character]);
         continue;
       }
       for (; i < symbols.end(); i++) made.append(LETTERS.charAt(symbol));
@@ -130,7 +131,8 @@ public final class MixedAnalyzer extends Analyzer {
 
   /**
    * For each character the one that stands for it: itself, the simplified form of a traditional one, or a Greek or
-   * Cyrillic letter without its accents. Those of Latin letters go with ASCIIFoldingFilter, which also knows \u00f8.
+   * Cyrillic letter without its accents (and \u0439 without its breve, as in ICU's folding). Those of Latin letters go
+   * with ASCIIFoldingFilter, which knows more of them.
    */
   private static char[] plain() {
     char[] table = new char[Character.MAX_VALUE + 1];

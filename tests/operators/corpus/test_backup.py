@@ -102,17 +102,40 @@ def test_lucenes_files_are_left_out_when_it_commits_all_the_time(tmp_path, monke
     lexical = corpus.shard_directory(0) / "lexical"
     lexical.mkdir()
     (lexical / "segments_1").write_bytes(b"1")
-    copytree = backing_up.shutil.copytree
-
-    def copy_while_it_commits(source, *args, **options):
-        done = copytree(source, *args, **options)
-        (old,) = lexical.glob("segments_*")
-        old.rename(lexical / f"segments_{int(old.name.rpartition('_')[2]) + 1}")
-        return done
-
-    monkeypatch.setattr(backing_up.shutil, "copytree", copy_while_it_commits)
+    commits = commit_while_copied(lexical, monkeypatch, times=100)
     assert back_up(corpus, tmp_path / "copy").without_index == ("0000",)
     assert not (open_corpus(tmp_path / "copy").shard_directory(0) / "lexical").exists()
+    assert len(commits) > 3
+
+
+def test_lucenes_files_are_copied_when_it_commits_now_and_then(tmp_path, monkeypatch):
+    corpus = library(tmp_path, shards=1)
+    lexical = corpus.shard_directory(0) / "lexical"
+    lexical.mkdir()
+    for name in ("segments_1", "_0.cfs", "_1.cfs"):
+        (lexical / name).write_bytes(name.encode())
+    commits = commit_while_copied(lexical, monkeypatch, times=4)
+    assert back_up(corpus, tmp_path / "copy").without_index == ()
+    copied = open_corpus(tmp_path / "copy").shard_directory(0) / "lexical"
+    assert {path.name: path.read_bytes() for path in copied.iterdir()} == {
+        path.name: path.read_bytes() for path in lexical.iterdir()
+    }
+    assert len(commits) == 4
+
+
+def commit_while_copied(lexical, monkeypatch, *, times):
+    """Lets Lucene commit after each of the first copies of a file; returns the commits that there were."""
+    copyfile, commits = backing_up.shutil.copyfile, []
+
+    def copy_while_it_commits(source, to):
+        done = copyfile(source, to)
+        if source.parent == lexical and len(commits) < times:
+            (old,) = lexical.glob("segments_*")
+            commits.append(old.rename(lexical / f"segments_{int(old.name.rpartition('_')[2]) + 1}"))
+        return done
+
+    monkeypatch.setattr(backing_up.shutil, "copyfile", copy_while_it_commits)
+    return commits
 
 
 def test_a_backup_never_writes_over_anything(tmp_path):

@@ -299,7 +299,11 @@ def test_lightrag_2653_2116_3158_other_content_under_the_same_name_is_taken_and_
     assert corpus(ingest, [text("a.txt", "Old text.")]) == [Written("a.txt", "unchanged", 0)]
     assert corpus(ingest, [text("a.txt", "New text.")])[0].outcome == "replaced"
     assert corpus(ingest, [text("a.txt", "Old text.")])[0].outcome == "replaced"
-    assert [w.outcome for w in corpus(ingest, [text("b", "Old."), text("b", "New.")])] == ["added", "replaced"]
+    both = [text("b", "Old."), text("b", "New.")]
+    assert [w.outcome for w in corpus(ingest, both)] == ["added", "replaced"]
+    assert [w.outcome for w in corpus(ingest, both)] == ["replaced", "replaced"]
+    assert corpus.found("old new", scope_prefix="b") == ["b"]
+    assert [c.text for c in corpus(care.chunks, Listing(scope_prefix="b")).chunks] == ["New."]
 
 
 def test_lightrag_3158_the_same_name_in_another_folder_is_another_document(corpus) -> None:

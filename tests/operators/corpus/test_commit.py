@@ -168,10 +168,11 @@ async def test_a_write_that_was_refused_is_never_told_that_it_is_stored(store, c
 
 
 class _Unconfirmed:
-    """A connection whose disk takes what COMMIT writes and then fails to sync it, once: as SQLite tells it."""
+    """A connection whose disk fails COMMIT, as SQLite tells it."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, code: int) -> None:
         self._db = db
+        self.code = code
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._db, name)
@@ -180,13 +181,44 @@ class _Unconfirmed:
         if sql != "COMMIT":
             return self._db.execute(sql, *parameters)
         error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        error.sqlite_errorcode = self.code
         raise error
 
 
-async def test_a_commit_that_the_disk_does_not_confirm_is_told_as_in_doubt(store, commits, make, monkeypatch) -> None:
+async def test_a_commit_whose_frames_are_not_all_written_is_told_as_not_stored(
+    store, commits, make, monkeypatch
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(store, "db", _Unconfirmed(store.db))
+        patch.setattr(store, "db", _Unconfirmed(store.db, sqlite3.SQLITE_IOERR_WRITE))
+        with pytest.raises(StorageError, match="the change is not stored; make room") as told:
+            await commits.submit(lambda c: c.write([make("a", "x")], ""))
+    assert not told.value.in_doubt
+
+
+async def test_each_of_several_that_are_refused_has_an_error_of_its_own(store, commits, make, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "db", _Unconfirmed(store.db, sqlite3.SQLITE_FULL))
+        held_task, free = held(commits)
+        await asyncio.sleep(0)
+        writes = [commits.submit(lambda c, n=n: c.write([make(f"d{n}", "x")], "")) for n in range(2)]
+        told = asyncio.gather(*writes, return_exceptions=True)
+        await asyncio.sleep(0)
+        free.set()
+        await held_task
+        first, second = await told
+    assert type(first) is type(second) is StorageError
+    assert first is not second
+    assert first.message == second.message
+    assert first.placed("write", "r1").request_id == "r1"
+    assert second.request_id is None
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_SHMSIZE])
+async def test_a_commit_that_the_disk_does_not_confirm_is_told_as_in_doubt(
+    store, commits, make, monkeypatch, code: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "db", _Unconfirmed(store.db, code))
         with pytest.raises(StorageError, match=r"would not confirm it \(disk I/O error\).*not stored now") as told:
             await commits.submit(lambda c: c.write([make("a", "x")], ""))
     assert told.value.in_doubt

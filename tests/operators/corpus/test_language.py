@@ -52,6 +52,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
         ("ΟΔΟΣ", "η οδός"),
         ("ἀρχή", "εν αρχη"),
         ("елка", "новогодняя Ёлка"),
+        ("РАИОН", "новый район"),
         ("ЁЛКИ", "две елки"),
         ("замок", "старый за\u0301мок"),
         ("fine", "a \ufb01ne ligature"),

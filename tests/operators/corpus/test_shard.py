@@ -387,7 +387,7 @@ async def test_a_batch_of_deletions_is_one_rebuild(shard, make, monkeypatch) -> 
     async def done() -> bool:
         return bool(rebuilt) and not any(t.name.startswith("dense-index") for t in threading.enumerate())
 
-    await until(done)
+    await until(done, within_s=60)
     assert (rebuilt, removed) == ([500], [2_500])
 
 
@@ -407,8 +407,31 @@ async def test_a_reader_elsewhere_finds_by_words_what_is_written_soon_after(tmp_
         async def there(number: int = number) -> bool:
             return await found() == number
 
-        await until(there)
+        await until(there, within_s=60)
     await writer.write([make("late", "fox")])  # closed before it is its time
     await writer.aclose()
     assert await found() == 3
     await reader.aclose()
+
+
+def test_a_change_is_published_though_the_loop_of_the_one_before_has_ended(tmp_path, make, monkeypatch) -> None:
+    monkeypatch.setattr("operators.corpus.shard.PUBLISHED_WITHIN_S", 0.05)
+    create_corpus(tmp_path / "corpus", CorpusConfig(embedder="test", dimension=DIMENSION))
+    shard = Shard.open(str(tmp_path / "corpus"), 0, writable=True)
+
+    async def published() -> bool:
+        return (await shard.statistics()).lexical_seq == 2
+
+    async def write_and_wait() -> None:
+        await shard.write([make("b", "y")])
+        await until(published, within_s=60)
+
+    asyncio.run(shard.write([make("a", "x")]))
+    asyncio.run(write_and_wait())
+    asyncio.run(shard.aclose())
+
+
+async def test_the_weight_of_a_shard_is_that_of_its_first_documents_at_once(shard, make) -> None:
+    assert shard.weight == 0
+    await shard.write([make("a", "x"), make("b", "y")])
+    assert shard.weight == 2
