@@ -5,6 +5,7 @@ Graphs that change something need writable parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,14 +87,14 @@ def chunks(parts: Parts) -> Graph[[Listing], ChunkPage]:
 
 def delete(parts: Parts) -> Graph[[list[str]], Deleted]:
     """Deletes documents by id; an empty list is refused, ids that are not there are reported."""
-    remove, own = parts.shards.gather(Shard.delete, merge_deleted, split=ids_by_shard), _require_own(parts)
-    some, ordered, after = step(some_ids), step(in_order), step(after_all)
+    remove, agreed = parts.shards.gather(Shard.delete, merge_deleted, split=ids_by_shard), _agreed(parts)
+    some, ordered = step(some_ids), step(in_order)
 
     @graph
     def delete(ids: list[str]) -> Deleted:
         """Deletes documents."""
         named = some(ids)
-        return ordered(named, remove(after(named, own(named))))
+        return ordered(named, remove(agreed(named)))
 
     return delete
 
@@ -113,14 +114,13 @@ def delete_where(parts: Parts) -> Graph[[dict[str, Any]], Deleted]:
 def delete_chunks(parts: Parts) -> Graph[[list[str]], Deleted]:
     """Deletes chunks by id, and documents that have none left."""
     remove = parts.shards.gather(Shard.delete_chunks, merge_deleted, split=chunk_ids_by_shard)
-    own, some, ordered, after = _require_own(parts), step(some_ids), step(in_order), step(after_all)
-    of = step(documents_of)
+    agreed, some, ordered = _agreed(parts, step(documents_of)), step(some_ids), step(in_order)
 
     @graph
     def delete_chunks(chunk_ids: list[str]) -> Deleted:
         """Deletes chunks."""
         named = some(chunk_ids)
-        return ordered(named, remove(after(named, own(of(named)))))
+        return ordered(named, remove(agreed(named)))
 
     return delete_chunks
 
@@ -140,12 +140,12 @@ def change_metadata(parts: Parts) -> Graph[[str, Metadata, bool], bool]:
 def change_collections(parts: Parts) -> Graph[[list[str], list[str], list[str]], list[str]]:
     """Puts documents into collections and takes them out of others; returns the ids that are not there."""
     change = parts.shards.gather(Shard.change_collections, joined, split=collections_by_shard)
-    own, after = _require_own(parts), step(after_all)
+    agreed = _agreed(parts)
 
     @graph
     def change_collections(ids: list[str], add: list[str], remove: list[str]) -> list[str]:
         """Changes collections."""
-        return change(after(ids, own(ids)), add, remove)
+        return change(agreed(ids), add, remove)
 
     return change_collections
 
@@ -169,9 +169,15 @@ def change_chunk(parts: Parts) -> Graph[[str, str], bool]:
     return change_chunk
 
 
-def _require_own(parts: Parts) -> Step[[list[str]], list[str]]:
-    """Refuses a change of documents of which one is someone else's, before any shard has done its part of it."""
-    return parts.shards.gather(Shard.require_own, joined, split=ids_by_shard)
+def _agreed(parts: Parts, documents: Step[[list[str]], list[str]] | None = None) -> Callable[[list[str]], list[str]]:
+    """Draws the ids of a change, behind a refusal for all shards if a document is someone else's; one refuses alone.
+
+    `documents` names the documents when the ids are of something in them.
+    """
+    if parts.profile.corpus.config.shards == 1:
+        return lambda ids: ids
+    own, after = parts.shards.gather(Shard.require_own, joined, split=ids_by_shard), step(after_all)
+    return lambda ids: after(ids, own(documents(ids) if documents else ids))
 
 
 def after_all(ids: list[str], _: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from operators.filter_tree import EVERYTHING, Filter
 
 MAX_LISTED = 2**31  # as an offset, and as a limit
 
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # a lone surrogate, which UTF-8 cannot hold
 
 DocumentId = NewType("DocumentId", str)
 ChunkKey = NewType("ChunkKey", int)  # 63 bits of a hash of (document id, ordinal): the same whatever the shard count
@@ -239,7 +239,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("offset", self.offset), ("limit", self.limit)):
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_LISTED:
                 raise InvalidInput(f"{name} is {value!r}; expected a whole number from 0 to {MAX_LISTED:,}")
-        if not isinstance(self.scope_prefix, str) or _HALF_CHARACTER.search(self.scope_prefix):
+        if not isinstance(self.scope_prefix, str) or HALF_CHARACTER.search(self.scope_prefix):
             raise InvalidInput(f"scope_prefix is {self.scope_prefix!r}; expected the beginning of an id, as Unicode")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from engine.errors import InvalidInput
 from operators.corpus.measures import MEASURES
 from operators.filter_parse import parse_filter
-from operators.messages import Leg, Plan, Question, Settings
+from operators.messages import HALF_CHARACTER, Leg, Plan, Question, Settings
 
 LEGS: Final = ("dense", "lexical")  # in the order in which a plan lists them
 MAX_QUESTION_CHARACTERS: Final = 10_000  # code points; more is a document pasted by mistake
@@ -36,7 +36,6 @@ _UNITS: Final = re.compile(
     "|(?P<en>[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+)"
 )
 _LATIN: Final = re.compile("[A-Za-z]")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8})*", re.IGNORECASE)
 
 
@@ -231,7 +230,7 @@ def _clean(name: str, text: Any, *, limit: int | None = None) -> str:
         raise InvalidInput(f"the {name} is {len(text):,} characters long; at most {limit:,} are read: shorten it")
     if "\0" in text:
         raise InvalidInput(f"the {name} holds a NUL character; remove it")
-    if _SURROGATE.search(text):
+    if HALF_CHARACTER.search(text):
         raise InvalidInput(f"the {name} holds half a character (a lone surrogate); decode it as UTF-8")
     return text
 

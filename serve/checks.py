@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Final
 
 from engine.errors import InvalidInput
+from operators.messages import HALF_CHARACTER
 
-_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _SHOWN: Final = 80  # characters of a text that a message shows
 
 
@@ -36,7 +35,7 @@ def check_text(name: str, value: Any, *, nul: bool = False) -> None:
         InvalidInput: It is no text, or holds NUL or half a character, as a command's argument does that is no UTF-8.
     """
     check_kind(name, value, str, "a text")
-    half = _HALF_CHARACTER.search(value)
+    half = HALF_CHARACTER.search(value)
     if half or ("\0" in value and not nul):
         what = "half a character" if half else "a NUL character"
         raise InvalidInput(f"{name} is {value[:_SHOWN]!r}, which holds {what}; expected a text in UTF-8")

@@ -188,7 +188,6 @@ class RagSession:
             InvalidInput: The filter is malformed or lets everything through, or the session is read-only.
         """
         self._refuse_when_read_only()
-        parse_filter(filters)
         return self._wait(self._graphs.delete_where.within(self._scope())(filters))
 
     def change_metadata(self, document_id: str, metadata: Metadata, *, replace: bool = False) -> None:

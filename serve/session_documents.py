@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import InvalidInput
+from operators.corpus.content import TEXTS
 from operators.messages import Document, Metadata, Skipped
 from operators.read import Source, read_documents
 from serve.checks import check_kind
 
-TEXTS = ("text", "id", "title", "source", "media_type", "owner")  # fields of a document
 BATCH_DOCUMENTS = 64
 BATCH_CHARACTERS = 64_000  # some 100 chunks, which the embedder takes at once; a longer document is a batch of its own
 

@@ -18,7 +18,7 @@ MAX_ID_BYTES = 4096
 MAX_NESTING = 100  # of metadata: whoever reads a deeper one may run out of stack
 MAX_LENGTH = 1e18  # of a vector: sums of squares of two, and of their difference, are far from where float32 ends
 _INT64, _UINT64 = -(2**63), 2**64
-_TEXTS = ("id", "title", "text", "source", "media_type", "owner")
+TEXTS = ("id", "title", "text", "source", "media_type", "owner")  # fields of a document
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, and not a backslash followed by u0000
 
 
@@ -64,7 +64,7 @@ def check(document: Document) -> None:
     Raises:
         InvalidInput: Its id is empty or too long, its metadata is not JSON, or a text is none, or not Unicode.
     """
-    for name in _TEXTS:
+    for name in TEXTS:
         if not isinstance(getattr(document, name), str):
             value = getattr(document, name)
             raise InvalidInput(f"document {document.id!r}: its {name} is {reprlib.repr(value)}; expected a text")
